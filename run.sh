@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs unstable into .venv beside this file, once, and trains.
+# Installs unstable into .venv on the first call, then trains.
 #   usage: bash run.sh [any option of `unstable train`]
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs unstable into .venv beside this file, once, and trains Qwen3-1.7B on four 24 GB cards.
-# docs/memory.md says what fits, and what changes on two cards or one.
+# Installs unstable into .venv on the first call, then trains Qwen3-1.7B on four 24 GB GPUs.
+# docs/memory.md has the memory budget and the settings for fewer GPUs.
 #   usage: bash run_24gb.sh [any option of `unstable train`]
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Installs unstable and what its tests need into .venv beside this file, once, and runs the tests.
-#   usage: bash test.sh [any option of pytest]      the quick ones
-#          bash test.sh -m slow                     the slow ones alone, with a part of those that take turns
-#          bash test.sh -m tables                   all that take turns: rows of tables, long lifecycles
+# Installs unstable with its test dependencies into .venv on the first call, then runs the tests.
+#   usage: bash test.sh [any option of pytest]      quick tests
+#          bash test.sh -m slow                     slow tests, with this commit's share of the rotating ones
+#          bash test.sh -m tables                   all rotating tests: rows of long tables, long lifecycles
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 source "$here/scripts/install.sh"

@@ -29,7 +29,7 @@ class House:
         self._collector = collector
         self._in_flight = in_flight
         self._numbers = count()
-        self.trained = 0  # games that ended
+        self.trained = 0  # finished training games
 
     async def play(self, purpose: Purpose, numbers: Iterable[int]) -> None:
         """Play games with these numbers to their end."""
@@ -83,7 +83,7 @@ def collecting(name: str, in_flight: int) -> tuple[RunConfig, EmbeddedEngine, Co
 async def measure(games: int, in_flight: int, rounds: int) -> None:
     _, engine, collector = collecting("tiny", in_flight)
     house = House(collector, in_flight)
-    await house.seconds(games, beside=True)  # the first one warms up
+    await house.seconds(games, beside=True)  # warm-up
     alone, beside, trained = list[float](), list[float](), list[int]()
     for _ in range(rounds):
         alone.append((await house.seconds(games, beside=False))[0])
@@ -92,7 +92,7 @@ async def measure(games: int, in_flight: int, rounds: int) -> None:
         trained.append(meanwhile)
     await engine.close()
     least, most = statistics.median(alone), statistics.median(beside)
-    print(f"alone   {least:.2f} s for {games} games, {in_flight} at once")
+    print(f"alone   {least:.2f} s for {games} games, {in_flight} in flight")
     print(
         f"beside  {most:.2f} s, {most / least:.1f} x, {statistics.median(trained):.0f} training "
         "games meanwhile"

@@ -60,8 +60,8 @@ class Card(NamedTuple):
     name: str
     memory_bytes: int
     compute: float  # CUDA compute capability
-    flops: float  # in a second, dense, in bfloat16
-    bandwidth: float  # bytes of its memory in a second
+    flops: float  # per second, dense bfloat16
+    bandwidth: float  # bytes per second of its memory
 
 
 CARDS: Mapping[str, Card] = {
@@ -190,20 +190,20 @@ def played_turns(config: RunConfig) -> float:
 class Capacity(NamedTuple):
     """Estimates of a plan for GPUs."""
 
-    play_s: float  # of an update
+    play_s: float  # per update
     learn_s: float
-    games: float  # in flight, of all actors
-    places: int  # for games
-    games_s: float  # finished, of training
+    games: float  # in flight on all actors
+    places: int  # most games in flight
+    games_s: float  # finished training games per second
     updates_h: float
     bound: str
-    driver: float  # share of its thread that is used
-    publish_bytes: int  # of a version, to each node, an update
-    publish_s: float  # to all nodes that are not the driver's, one after another
+    driver: float  # utilization of its thread
+    publish_bytes: int  # sent to each node per update
+    publish_s: float  # to all nodes except the driver's, sequentially
 
     def rows(self) -> Iterator[tuple[str, str]]:
         """Yield the estimates as labeled text."""
-        yield "pace", f"playing {self.play_s:.1f} s, learning {self.learn_s:.1f} s an update"
+        yield "pace", f"playing {self.play_s:.1f} s, learning {self.learn_s:.1f} s per update"
         if self.games < self.places / 2:
             more = self.places / self.games
             places = f"{self.games:,.0f} of {self.places:,} places have a game"
@@ -212,7 +212,7 @@ class Capacity(NamedTuple):
         yield "capacity", f"{rate}, bound by {self.bound}"
         yield "", f"{100 * self.driver:.0f} % of the driver's thread"
         between = f", {self.publish_s:.2f} s to all over 10 Gbit/s" if self.publish_s else ""
-        yield "", f"{self.publish_bytes / 1e6:,.0f} MB of weights to each node an update{between}"
+        yield "", f"{self.publish_bytes / 1e6:,.0f} MB of weights to each node per update{between}"
 
 
 def capacity(config: RunConfig, chosen: Plan, machines: Sequence[Machine]) -> Capacity | None:
@@ -235,7 +235,7 @@ def capacity(config: RunConfig, chosen: Plan, machines: Sequence[Machine]) -> Ca
     tokens = config.learner.batch_size * config.learner.epochs * length
     passes = math.ceil(tokens / ranks / (chosen.micro_batch_tokens or PASS_TOKENS))
     learn = max(tokens / ranks * token_s(shape, card), passes * shape.layers * LAUNCH_S)
-    if config.model.quantize != "none":  # dequantized in forward and backward
+    if config.model.quantize != "none":  # dequantized in forward and backward passes
         learn += 2 * passes * weights / (BANDWIDTH_USED * card.bandwidth)
     learn *= slower
     finished = config.learner.batch_size / GAME_TURNS

@@ -205,7 +205,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         games=(32, "TicTacToe games at once"),
         model="smollm2-135m",
     )
-    options.add_argument("--quick", action="store_true", help="two short rounds, a few games")
+    options.add_argument("--quick", action="store_true", help="two short rounds with few games")
     args = options.parse_args(argv)
     if args.quick:
         args.rounds, args.new_tokens, args.games = 2, 16, 8

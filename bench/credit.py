@@ -59,7 +59,7 @@ from unstable.types import PlayerId, SampledTokens, Shares
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-# A mask that no ratio of 1 passes: the policy has no gradient at any rate of its critic.
+# Masks ratios of 1: only the critic has a gradient, at any learning rate.
 STILL = {"importance": "mask", "importance_floor": 1e8, "importance_cap": 1e9}
 
 
@@ -81,7 +81,7 @@ ESTIMATORS: dict[str, dict[str, Any]] = {
     "Q of moves a LoRA, lambda 1": of_critic("vrpo", kind="adapter", sarsa_lambda=1.0),
 }
 """The learner's algorithm of each estimator."""
-JUDGES_NOISE = 2.0  # times the deviation of the true advantages
+JUDGES_NOISE = 2.0  # in standard deviations of the true advantages
 SPLITS, BOOTSTRAPS = 20, 400
 
 
@@ -89,16 +89,16 @@ class Turns(NamedTuple):
     """Turns [S] of a run's samples, by trajectory, with the truth about each."""
 
     advantages_S: Floats
-    truth_S: Floats  # Q - V, in rewards
+    truth_S: Floats  # exact advantage Q - V
     actions_S: Floats  # the tree's Q and V
     values_S: Floats
     rewards_S: Floats  # paid at a trajectory's last turn
     trajectories_S: Ints
     turns_S: list[int]
-    moves_S: Ints  # number of prompt and answer
-    decisions_S: Ints  # number of the prompt
-    clusters_S: Ints  # number of the game, or of the group of games compared with it
-    kl_S: Floats  # log ratio of the expert's probability of the move to the policy's, in nats
+    moves_S: Ints  # index of prompt and answer
+    decisions_S: Ints  # index of the prompt
+    clusters_S: Ints  # index of the game or its group
+    kl_S: Floats  # log ratio of the expert's to the policy's probability of the move, in nats
 
     def first(self, count: int) -> "Turns":
         """Return the first `count` turns."""
@@ -128,7 +128,7 @@ class Credit:
     """A decision's true values, in payoffs of the seat that moves, given its information."""
 
     reach: float  # expected number of visits per game
-    value: float  # V, before it moves
+    value: float  # V before the move
     actions: tuple[float, ...]  # Q of each legal action
 
     @property
@@ -395,7 +395,7 @@ def measured(still: dict[str, Any], args: argparse.Namespace) -> list[str]:
     games = defaultdict(set)
     for name, turns in runs.items():
         games[len(np.unique(turns.clusters_S))].add(name)
-    print(f"{count} turns of each; a move is worth {plain.truth_S.std():.3f} (deviation of A)")
+    print(f"{count} turns of each; standard deviation of advantages {plain.truth_S.std():.3f}")
     print("independent games or groups: " + ", ".join(f"{n} ({len(x)})" for n, x in games.items()))
     return lines
 
@@ -406,7 +406,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--config", default="tiny_leduc")
     parser.add_argument("--updates", type=int, default=20, help="updates of the policy")
     parser.add_argument("--batches", type=int, default=8, help="measured batches")
-    parser.add_argument("--critic", type=int, default=40, help="batches that critics learn first")
+    parser.add_argument("--critic", type=int, default=40, help="batches that train critics first")
     parser.add_argument("--batch_size", type=int, help="turns; default: the config's")
     parser.add_argument("--only", type=int, nargs="+", help="numbers of estimators, including 0")
     parser.add_argument("--seed", type=int, default=1)

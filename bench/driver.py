@@ -5,7 +5,7 @@ files, ratings, guard, buffer). Actors are separate processes whose collectors r
 TicTacToe games under the specs that they receive. The learner answers at once, and writes nothing.
 
 - games/s: wall-clock rate of the games between `--warm` and the end.
-- us a game: CPU time of the loop's thread (Ray's part in it included), and of the whole process.
+- us per game: CPU time of the loop's thread (Ray's part in it included), and of the whole process.
 - by part: in another run (`--parts`), whose timers cost about a microsecond per call.
 - RSS: of the driver, from `--warm` to the end.
 
@@ -156,7 +156,7 @@ class IdleLearner:
         return self._version
 
     async def hold(self) -> HeldVersion:
-        learner: Any = self  # the loop needs only these methods
+        learner: Any = self  # has the methods that the loop needs
         return HeldVersion(self._version, learner)
 
     async def adapter(self, version: int) -> None: ...
@@ -205,7 +205,7 @@ class Meter:
         )
         first, last = self.rss[0], len(self.rss) - 1
         rises = [f"{(self.rss[last * n // 10] - first) / 1e6:+.1f}" for n in range(1, 11)]
-        print(f"RSS {first / 1e6:.0f} MB, and after each tenth {', '.join(rises)} MB")
+        print(f"RSS {first / 1e6:.0f} MB, increase after each tenth {', '.join(rises)} MB")
 
 
 PARTS: list[tuple[str, str, str]] = [
@@ -313,11 +313,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         actors=7,
         in_flight=384,
         games=20_000,
-        warm=(4_000, "games before the clocks start"),
-        batch=(4096, "samples of an update"),
-        rate=(0.0, "games a second of all actors; 0: as they come"),
-        pool=(0, "past versions to begin with"),
-        past=("uniform", "the rule by which they are met"),
+        warm=(4_000, "warm-up games"),
+        batch=(4096, "samples per update"),
+        rate=(0.0, "games per second of all actors; 0: unlimited"),
+        pool=(0, "past versions at the start"),
+        past=("uniform", "rule that samples them as opponents"),
     )
     options.add_argument("--parts", action="store_true", help="print the cost of each part")
     arguments = options.parse_args(argv)
@@ -328,10 +328,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         stack.enter_context(patch.dict(os.environ, {SECONDS: str(seconds)}))
         stack.enter_context(patch.object(actors_module, "ActorProcess", ReplayProcess))
         stack.enter_context(patch.object(learner_ranks, "LearnerProcess", IdleProcess))
-        stack.enter_context(patch.object(state, "save", state.save))  # `timed` replaces it
+        stack.enter_context(patch.object(state, "save", state.save))  # undoes `timed`
         folder = RunFolder(Path(scratch))
         with ProcessPoolExecutor(1, forks("bench.driver")) as pool:
-            recorded = pool.submit(record, config).result()  # a run's driver loads no tokenizer
+            recorded = pool.submit(record, config).result()  # the driver loads no tokenizer
         (folder.root / "recorded.pickle").write_bytes(pickle.dumps(recorded))
         turns = sum(len(result.turns) for result in recorded) / len(recorded)
         print(f"{arguments.actors} actors of {arguments.in_flight} games of {turns:.1f} turns")
@@ -339,7 +339,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         parts, pool = arguments.parts, arguments.pool
         spent = asyncio.run(run(config, folder, arguments.actors, meter, pool, parts=parts))
     for part, seconds in spent.items():
-        print(f"{part:32} {1e6 * seconds / meter.games:6.1f} us a game")
+        print(f"{part:32} {1e6 * seconds / meter.games:6.1f} us per game")
     print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
 
 

@@ -115,7 +115,7 @@ async def measure(config: RunConfig, arguments: argparse.Namespace, folder: Path
                 "in process": await play(here, BASE, games, [own]),
                 "endpoint": await play(there, FAR, games, [own, server]),
             }
-            for way, each in found.items() if number else ():  # the first round warms up
+            for way, each in found.items() if number else ():  # the first round is the warm-up
                 rounds[way].append(each)
     await engine.close()
     report(rounds)
@@ -128,28 +128,26 @@ def report(rounds: dict[str, list[Round]]) -> None:
         speeds[way] = statistics.median(each.turns / each.seconds for each in found)
         costs[way] = statistics.median(each.processor_seconds / each.turns for each in found)
         turns = sum(each.turns for each in found)
-        print(
-            f"{way:<11}{speeds[way]:8.1f} turns/s, {1e3 * costs[way]:6.1f} ms of processor a turn"
-        )
+        print(f"{way:<11}{speeds[way]:8.1f} turns/s, {1e3 * costs[way]:6.1f} ms of CPU per turn")
         print(f"{'':<11}in {turns} turns of {len(found)} rounds")
     speed, cost = (each["endpoint"] / each["in process"] for each in (speeds, costs))
-    print(f"endpoint: {speed:.2f} x the turns a second, {cost:.2f} x the processor time a turn")
+    print(f"endpoint: {speed:.2f} x the turns per second, {cost:.2f} x the CPU time per turn")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     arguments = parser(
         __doc__,
-        games=(128, "games of a round"),
-        in_flight=(64, "games at once"),
+        games=(128, "games per round"),
+        in_flight=(64, "games in flight"),
         rounds=(3, "measured rounds"),
         max_tokens=(16, "longest answer"),
-        top_logprobs=(0, "likeliest tokens that are kept"),
+        top_logprobs=(0, "top tokens to record"),
         model="smollm2-135m",
     ).parse_args(argv)
     os.environ.setdefault(KEY, "any")
     made: dict[str, Any] = {"in_flight": arguments.in_flight, "max_tokens": arguments.max_tokens}
     config = bench_config(arguments.model, "embedded", actors={}, **made)
-    games = [game.updated({"turn_timeout": 600.0}) for game in config.games]  # of a busy machine
+    games = [game.updated({"turn_timeout": 600.0}) for game in config.games]  # for a busy machine
     config = config.updated({"tracking.top_logprobs": arguments.top_logprobs, "games": games})
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(measure(config, arguments, Path(folder)))

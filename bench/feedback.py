@@ -39,7 +39,7 @@ async def score_seats(results: list[GameResult], seats: list[int], url: str) -> 
 
 
 async def score_turns(results: list[GameResult], turns: list[Turn], url: str) -> list[float | None]:
-    return await score(results, turns, url)  # type: ignore[arg-type]  # it tells of either
+    return await score(results, turns, url)  # type: ignore[arg-type]  # handles both
 
 
 def serve(delay_s: float, told: Connection) -> None:
@@ -95,7 +95,7 @@ async def seconds(
         async for judged in lists:
             for each in judged:
                 assert not isinstance(each, GameFailure), each.error
-            if over < house <= over + len(judged):  # the first ones warm up
+            if over < house <= over + len(judged):  # skips warm-up games
                 began, used, first = time.perf_counter(), time.process_time(), over + len(judged)
             over += len(judged)
             if over >= house + games:
@@ -115,7 +115,7 @@ async def measure(arguments: argparse.Namespace) -> None:
         service = JudgeConfig(kind=f"bench.feedback:score_{arguments.judges}s", args={"url": url})
         terms = [RewardConfig(), RewardConfig(term="service")]
         judged = plain.updated({"judges": {"service": service}, "buffer.rewards": terms})
-        await seconds(collector, judged, games, house)  # the first one warms up
+        await seconds(collector, judged, games, house)  # warm-up
         for _ in range(arguments.rounds):
             alone.append((await seconds(collector, plain, games, house))[:2])
             *spent, counted = await seconds(collector, judged, games, house)
@@ -131,14 +131,14 @@ async def measure(arguments: argparse.Namespace) -> None:
             f"({ratios[0]:.3f} to {ratios[-1]:.3f} in {len(ratios)} rounds)"
         )
     print(
-        f"{games} games a round, {house} at once; {counts['asked']} values in {counts['calls']} "
+        f"{games} games a round, {house} in flight; {counts['asked']} values in {counts['calls']} "
         f"calls of {arguments.delay:g} s"
     )
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    known = {"in_flight": (64, "games at once"), "games": (512, "that are timed in a round")}
-    delay = (0.2, "seconds of a call")
+    known = {"in_flight": (64, "games in flight"), "games": (512, "timed games per round")}
+    delay = (0.2, "seconds per call")
     options = parser(__doc__, model="tiny", **known, rounds=5, delay=delay, threads=1)
     options.add_argument("--judges", choices=["seat", "turn"], default="seat")
     arguments = options.parse_args(argv)

@@ -99,8 +99,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         whole, learning = (statistics.median(column) for column in zip(*rows, strict=True))
         medians[kind] = whole
         print(
-            f"{kind:<12} {whole:6.2f} s an update of {arguments.turns:,} turns, "
-            f"{learning:.2f} of them learning"
+            f"{kind:<12} {whole:6.2f} s per update of {arguments.turns:,} turns, "
+            f"{learning:.2f} s of it learning"
         )
     print(f"all weights take {medians['all weights'] / medians['LoRA']:.2f} x a LoRA's time")
 

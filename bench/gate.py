@@ -138,7 +138,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     cost = {way: statistics.median(row[way][0] for row in rows) for way in ways}
     for way in ways[1:]:
         dropped = rows[-1][way][1]
-        print(f"{way}: {cost[way] - cost['alone']:.1f} us a game, {dropped} samples dropped")
+        print(f"{way}: {cost[way] - cost['alone']:.1f} us per game, {dropped} samples dropped")
     ratio = (cost["by_a_condition"] - cost["alone"]) / (cost["through_the_gate"] - cost["alone"])
     print(f"ratio {ratio:.1f}")
 

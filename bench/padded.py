@@ -54,10 +54,10 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     """Measure and print; returns the medians' ratios, by whether prompts share a prefix."""
     arguments = parser(
         __doc__,
-        model=("smollm2-135m", "as model.name of a run"),
+        model=("smollm2-135m", "model.name of a run"),
         samples=32,
-        prompt=(200, "tokens on average"),
-        vocab=(30_000, "ids are below this"),
+        prompt=(200, "mean tokens"),
+        vocab=(30_000, "number of token ids"),
         max_tokens=(4096, "of a micro-batch"),
         rounds=3,
     ).parse_args(argv)
@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
         for _ in range(arguments.rounds):
             for name, policy in policies.items():
                 policy.to(device)
-                seconds(policy, samples[:2], arguments.max_tokens)  # warm
+                seconds(policy, samples[:2], arguments.max_tokens)  # warm-up
                 took[name].append(seconds(policy, samples, arguments.max_tokens))
         packed, padded = (statistics.median(took[name]) for name in ("packed", "padded"))
         found[alike] = padded / packed

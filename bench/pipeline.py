@@ -54,13 +54,13 @@ class Case:
     actors: int
     learners: int
     places: int  # games in flight of an actor
-    step_s: float  # of an engine for its first request, and for each further one in flight
+    step_s: float  # of an engine for its first request, and increase per further request
     request_step_s: float
-    answer_tokens: float  # mean; the lengths are geometric
-    turn_s: float  # of all learner ranks together, per trained turn
-    hold_s: float  # of the learner, to copy a version
-    save_s: float  # adapter and optimizer to the disk
-    publish_s: float  # from the learner into an engine, meanwhile
+    answer_tokens: float  # mean of a geometric distribution
+    turn_s: float  # per trained turn, by all learner ranks together
+    hold_s: float  # learner's time to copy a version
+    save_s: float  # time to write adapter and optimizer
+    publish_s: float  # from the learner to an engine, concurrently
     batch_size: int
 
 
@@ -117,8 +117,8 @@ class Busy:
     """Usage of a resource over time, with its number of users."""
 
     def __init__(self) -> None:
-        self.seconds = 0.0  # in use at all
-        self.total = 0.0  # added up over its users
+        self.seconds = 0.0  # in use
+        self.total = 0.0  # summed over users
         self._users = 0
         self._since = 0.0
 
@@ -330,7 +330,7 @@ def measured(case: Case, updates: int, every: int) -> list[str]:
     shares = [ran.tracker.seconds[phase] / seconds for phase in PHASES]
     used, full = ran.used(seconds), ran.full(case, seconds)
     most = max(used, key=lambda name: used[name])
-    why = " for want of games" if most == "engines" and full < FULL else ""
+    why = " (too few games)" if most == "engines" and full < FULL else ""
     return [
         f"{case.actors}, {case.learners}",
         str(case.batch_size),
@@ -351,7 +351,7 @@ PHASES = {
     "evaluating": "waits for evaluations",
 }
 HEADINGS = (
-    *("case", "actors, learners", "batch", "s an update", *PHASES.values()),
+    *("case", "actors, learners", "batch", "s per update", *PHASES.values()),
     *("engines without a request", "places taken", "bottleneck"),
 )
 

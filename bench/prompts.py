@@ -60,7 +60,7 @@ def measure(game: GameConfig, prompts: PromptBuilder, games: int) -> list[float]
 def main(argv: Sequence[str] | None = None) -> None:
     options = parser(__doc__, model="smollm2-135m", games=50).parse_args(argv)
     tokenizer = load_tokenizer(ModelConfig(name=options.model))
-    print("game          style     prompt   anew   changing   answer")
+    print("game          style     prompt    new   changing   answer")
     for name, env in GAMES.items():
         for style in ("answer", "compact"):
             game = GameConfig(env=env, prompt=style)

@@ -122,7 +122,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(f"{given.games:,} games, {size / 1e6:,.0f} MB")
         subprocess.run([sys.executable, "-c", REPORT, str(root)], check=True)
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
-        print(f"{used.ru_utime + used.ru_stime:.1f} s of processor time")
+        print(f"{used.ru_utime + used.ru_stime:.1f} s of CPU time")
         seconds = opening_seconds(root / "report.html")
         print("no chromium" if seconds is None else f"opens in {seconds:.1f} s")
 

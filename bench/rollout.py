@@ -56,7 +56,7 @@ class Recorder:
         self.wake = engine.wake
         self.close = engine.close
         self.chains: dict[asyncio.Task[Any] | None, list[SamplingRequest]] = {}
-        self.answers: list[tuple[list[int], Completion]] = []  # with the prompts
+        self.answers: list[tuple[list[int], Completion]] = []  # prompts and completions
         self.tokens = 0
 
     async def generate(self, request: SamplingRequest) -> Completion:
@@ -79,7 +79,7 @@ class Stepped:
         in_flight = config.actors.games_in_flight
         assert isinstance(in_flight, int)
         if current_platform.is_cpu():
-            options: dict[str, Any] = {"block_size": 32}  # that of our engine
+            options: dict[str, Any] = {"block_size": 32}  # as in our engine
         else:
             options = {"gpu_memory_utilization": config.actors.gpu_memory}
         self._engine = LLMEngine.from_engine_args(
@@ -217,7 +217,7 @@ async def measure(config: RunConfig, arguments: argparse.Namespace, log: Path) -
         once = {"collector": (seconds, tokens), "raw": await timed(replay(engine, played))}
         for name, each in others.items():
             once[name] = await timed(play(config, Recorder(each), tokenizer, specs))
-        if number > 0:  # the first round warms up
+        if number > 0:  # the first round is the warm-up
             for name, (seconds, tokens) in once.items():
                 rates.setdefault(name, []).append((arguments.games / seconds, tokens / seconds))
     for each in (engine, *others.values()):
@@ -235,7 +235,7 @@ def report(rates: dict[str, list[tuple[float, float]]]) -> Rates:
     for name, (games_per_s, tokens_per_s) in medians.items():
         print(
             f"{name:<10}{games_per_s:8.2f} games/s{tokens_per_s:9.0f} tokens/s; "
-            f"the collector makes {tokens / tokens_per_s:.2f} x its tokens"
+            f"the collector reaches {tokens / tokens_per_s:.2f} x its rate"
         )
     return medians
 
@@ -244,13 +244,13 @@ def main(argv: Sequence[str] | None = None) -> Rates:
     """Measure the ways, print them, and return their speeds."""
     options = parser(
         __doc__,
-        games=(8, "games of a round"),
-        in_flight=(8, "games at once"),
+        games=(8, "games per round"),
+        in_flight=(8, "games in flight"),
         rounds=(3, "measured rounds"),
         max_tokens=(16, "longest answer"),
         env="TicTacToe-v0",
         model="smollm2-135m",
-        gpu_memory=(0.4, "share for each engine"),
+        gpu_memory=(0.4, "memory share of each engine"),
     )
     options.add_argument("--engine", choices=["vllm", "embedded"], default="vllm")
     arguments = options.parse_args(argv)
@@ -262,7 +262,7 @@ def main(argv: Sequence[str] | None = None) -> Rates:
         env=arguments.env,
         actors={"max_loras": 2, "max_cpu_loras": 2, "gpu_memory": arguments.gpu_memory},
     )
-    plan(config, [this_machine()], NEEDS, learner=False)  # refuses what this machine cannot run
+    plan(config, [this_machine()], NEEDS, learner=False)  # rejects what this machine cannot run
     with tempfile.TemporaryDirectory() as folder:
         return asyncio.run(measure(config, arguments, Path(folder) / "engine.log"))
 

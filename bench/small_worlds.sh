@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Trains a small world by its config, a run a seed, and evaluates the last version of each anew.
+# Trains a small world with its config, one run per seed, and evaluates each run's last version.
 #   usage: bash bench/small_worlds.sh CONFIG FOLDER SEED [SEED ...] [-- any option of unstable train]
-# What is done already is skipped. FOLDER/CONFIG-SEED.txt has the seconds of the whole command and
-# GAMES (256) against each opponent, sampled and greedy, of seeds that the run never evaluated with.
-# UNSTABLE is the command, .venv/bin/unstable by default.
+# Finished runs are skipped. FOLDER/CONFIG-SEED.txt has the seconds of the whole command and the scores
+# over GAMES (256) per opponent, sampled and greedy, with seeds that the run's evaluations did not use.
+# Environment: UNSTABLE, the command (.venv/bin/unstable).
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 unstable=${UNSTABLE:-$here/.venv/bin/unstable}

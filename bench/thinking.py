@@ -203,7 +203,7 @@ def compared(job: Job) -> dict[str, list[list[float]]]:
     learn(model, World(examples(known[:half], prompts, thinks=job.thinks), []), config)
     ways: dict[str, int | None] = {"moves alone": None}
     if job.thinks:
-        ways = {"with thoughts": None, f"thoughts ended after {CUT} tokens": CUT}
+        ways = {"with thoughts": None, f"thoughts cut after {CUT} tokens": CUT}
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
@@ -220,10 +220,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Print a table."""
     options = parser(
         __doc__,
-        steps=(8000, "updates of each model"),
-        games=(128, "against each opponent"),
-        asked=(512, "unseen positions that a model is asked in, at most"),
-        processes=(2, "models made at once"),
+        steps=(8000, "updates per model"),
+        games=(128, "games per opponent"),
+        asked=(512, "most unseen positions per model"),
+        processes=(2, "models trained concurrently"),
     )
     options.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     given = options.parse_args(argv)

@@ -292,30 +292,30 @@ def report(rounds: Sequence[dict[str, float]], product_seconds: float) -> None:
     medians = {name: statistics.median(each[name] for each in rounds) for name in rounds[0]}
     for name, rate in medians.items():
         print(
-            f"{name:<8}{rate:8.0f} turns/s{1e6 / rate:8.0f} us a turn, "
+            f"{name:<8}{rate:8.0f} turns/s{1e6 / rate:8.0f} us per turn, "
             f"{rate / medians['bare']:.2f} of the bare arithmetic's speed"
         )
     share = 1 - product_seconds * medians["play"]
-    print(f"{share:.0%} of playing is no matrix product")
+    print(f"{share:.0%} of play time is not spent in matrix products")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     options = parser(
         __doc__,
-        turns=(2048, "turns of a round"),
-        in_flight=(256, "games at once"),
+        turns=(2048, "turns per round"),
+        in_flight=(256, "games in flight"),
         rounds=(5, "measured rounds"),
-        steps=(800, "of training beforehand"),
+        steps=(800, "training steps before play"),
     )
     options.add_argument("--long", action="store_true", help="answers of four tokens, as [4]")
     options.add_argument("--profile", action="store_true", help="print a profile of one round")
     args = options.parse_args(argv)
     torch.set_num_threads(1)
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # as in an actor's process
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # as in actors
     with asyncio.Runner() as runner:
         measured = Measured(args, runner)
         collect_rarely()
-        rounds = [measured.rates() for _ in range(args.rounds + 1)][1:]  # the first one warms up
+        rounds = [measured.rates() for _ in range(args.rounds + 1)][1:]  # without the warm-up round
         if args.profile:
             measured.show_profile()
         report(rounds, measured.product_seconds())

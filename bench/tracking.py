@@ -169,7 +169,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         median = statistics.median(seconds)
         each = [1000 * value / arguments.games for value in (median, min(seconds), max(seconds))]
         print(
-            f"{name:8} {each[0]:.3f} ms a game ({each[1]:.3f} to {each[2]:.3f}), "
+            f"{name:8} {each[0]:.3f} ms per game ({each[1]:.3f} to {each[2]:.3f}), "
             f"{median / plain:.2f} x plain"
         )
 

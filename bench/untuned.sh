@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Small worlds of games of OpenSpiel that no setting was tuned for, and a run a seed in each, all by bench/untuned.yaml.
+# Trains small worlds of OpenSpiel games without tuned settings, one run per seed, with bench/untuned.yaml.
 #   usage: bash bench/untuned.sh FOLDER SEED [SEED ...] [-- any option of unstable train]
-# What is done already is skipped. FOLDER/GAME.world.txt has what the world learned, FOLDER/GAME-SEED.txt the seconds of
-# the run and its exact exploitability. WORLDS picks some of them, STEPS are the world's; UNSTABLE is the command.
+# Finished steps are skipped. FOLDER/GAME.world.txt has the world's results, FOLDER/GAME-SEED.txt the seconds of a run and
+# its exact exploitability. Environment: WORLDS, a selection; STEPS of the worlds; UNSTABLE, the command.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 unstable=${UNSTABLE:-$here/.venv/bin/unstable}

@@ -37,7 +37,7 @@ async def loop(run: unstable.Context) -> str:
         await publish(run, await run.learner.hold())
         await finalize(run)
     while not run.is_done:
-        run.versions.kept = set(champions)  # actors serve them while they may be opponents
+        run.versions.kept = set(champions)  # actors keep serving them as opponents
         batch = run.buffer.draw(run.version)
         if batch is None:
             run.end_round(await play(run, champions))

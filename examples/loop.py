@@ -29,9 +29,9 @@ async def loop(run: unstable.Context) -> str:
         if batch is None:
             run.end_round(await play(run, run.past, run.probabilities))
         else:
-            made = await conclude(run, await run.learner.update(batch))  # metrics, alarms
-            await publish(run, *made)  # saves and serves it, and adds it to the pool
-            await finalize(run)  # runs due evaluations, writes the row of metrics and the state
+            made = await conclude(run, await run.learner.update(batch))  # metrics and alarms
+            await publish(run, *made)  # saves and serves the version, and adds it to the pool
+            await finalize(run)  # runs due evaluations, writes metrics and state
     return "all updates made"
 
 
@@ -52,7 +52,7 @@ async def play(
             specs += run.schedule.draw(index, run.current, past, odds)
         games: list[PlayedGame] = []
         async for ended in run.actors[index].play_round(specs, share):
-            games += run.take(ended, index)  # counts and records them
+            games += run.take(ended, index)  # counts and records games
         return games
 
     played = await asyncio.gather(*map(play_on, range(len(run.actors))))

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Installs Debian's chromium, which the tests of the report drive; without it they are skipped.
+# Installs Debian's chromium for the report's browser tests, which are skipped without it.
 #   usage: bash scripts/browser.sh
 set -euo pipefail
 if command -v chromium >/dev/null 2>&1; then
   exit 0
 fi
 if ! command -v apt-get >/dev/null 2>&1; then
-  echo "no apt-get here; install chromium by hand, so that \`chromium\` starts it" >&2
+  echo "apt-get not found; install chromium so that \`chromium\` starts it" >&2
   exit 1
 fi
 as_root=()

@@ -2,7 +2,7 @@
 
     python scripts/ci_report.py FOLDER
 
-FOLDER holds `parts`, one line `NAME SECONDS` a part, and `NAME.jsonl`, the durations of its tests.
+FOLDER has `parts`, one line `NAME SECONDS` per part, and `NAME.jsonl`, the durations of its tests.
 Exits with 1 and names each part or test that exceeds its budget in `tests/repository/budget.toml`
 by more than half.
 """
@@ -14,12 +14,12 @@ from pathlib import Path
 
 BUDGET = Path(__file__).parent.parent / "tests/repository/budget.toml"
 TOLERANCE = 1.5
-"""Seconds over their budget that fail, as a factor: machines differ, and so do their runs."""
+"""Factor above a budget that fails; below it, differences of machines and runs are accepted."""
 SHOWN = 20
 
 
 def durations(folder: Path) -> dict[str, list[tuple[float, str]]]:
-    """Seconds and name of each test by part, slowest first."""
+    """Return seconds and name of each test by part, slowest first."""
     found = {}
     for path in sorted(folder.glob("*.jsonl")):
         lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())

@@ -1,13 +1,15 @@
-"""Generates the parts of the documentation that the code declares.
+"""Generates documentation from declarations in the code.
 
     .venv/bin/python scripts/docs_reference.py
 
 fills the tables of docs/metrics.md, between `<!-- metrics: GROUP -->` and `<!-- end -->`. The
-site's build calls `write`, which makes the pages of docs/reference/: config fields and commands.
+site's build calls `write`, which makes the pages of docs/reference/.
 """
 
+import ast
 import re
 import sys
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +21,27 @@ from unstable.cli.commands import app
 from unstable.cli.options import ConfigCommand
 from unstable.config import LearnRun, RunConfig, SFTRun, WorldRun, fields, outline
 from unstable.config.plugins import registered
+from unstable.games.catalog.vetted import COLUMNS, PACK
 from unstable.records.text import markdown_table
 from unstable.types.metrics import METRICS
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "metrics.md"
+GAMES = (
+    "Games with checked rules, observations and payoffs, generated from the package; "
+    "`unstable games` prints the same. [](../textarena.md) covers all other games of TextArena."
+)
+FAULTS = (
+    "Failures of [](../reliability.md) and the tests that inject them, generated from the tests' "
+    "markers. `slow` and `gpu` tests are among them."
+)
 PAPERS = (
     "Algorithms by the name that a config gives them, with their sources. "
     "[Algorithms](../algorithms.md) explains them and their settings."
 )
 BLOCK = re.compile(r"(<!-- metrics: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 CONFIGS: dict[str, type[BaseModel]] = {"sft": SFTRun, "learn": LearnRun, "world": WorldRun}
-"""Commands whose config has a section of its own."""
+"""Commands with an additional config section."""
 
 
 def filled(page: str) -> str:
@@ -55,6 +66,8 @@ def write(folder: Path) -> None:
     (folder / "cli.md").write_text(cli_page(), encoding="utf-8")
     (folder / "api.md").write_text(api_page(), encoding="utf-8")
     (folder / "papers.md").write_text(papers_page(), encoding="utf-8")
+    (folder / "games.md").write_text(games_page(), encoding="utf-8")
+    (folder / "faults.md").write_text(faults_page(), encoding="utf-8")
     contributing = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
     text = contributing.replace("](docs/", "](../").replace("](README.md)", "](../index.md)")
     (folder / "contributing.md").write_text(text, encoding="utf-8")
@@ -71,8 +84,8 @@ def config_page() -> str:
         ]
     parts = [
         "# Config reference",
-        "Every field of a config, generated from its declaration. `N` stands for the index of a "
-        "list, `NAME` for a key of your own. On the command line a field is an option: "
+        "Every field of a config, generated from its declaration. `N` is the index of a list, "
+        "`NAME` a key of your own. On the command line a field is an option: "
         "`--learner.epochs 2`.",
     ]
     for name, meaning, found in sections:
@@ -137,6 +150,41 @@ def papers_page() -> str:
         rows.append((f"`{name}`", _cell(doc.partition("\n\n")[0]), links))
     table = markdown_table(["`learner.algorithm.name`", "algorithm", "papers"], rows)
     return f"# Paper index\n\n{PAPERS}\n\n{table}\n"
+
+
+def games_page() -> str:
+    """Return the vetted games, with what is known of each."""
+    rows = [tuple(map(_cell, game.cells())) for game in PACK]
+    table = markdown_table(COLUMNS, rows)
+    return f"# Vetted games\n\n{GAMES}\n\n{table}\n"
+
+
+def faults_page() -> str:
+    """Return the failures that docs/reliability.md lists, with the tests that inject each."""
+    tests = fault_tests()
+    rows = [(failure, ", ".join(f"`{each}`" for each in tests[failure])) for failure in failures()]
+    table = markdown_table(["failure", "tests"], rows)
+    return f"# Tested failures\n\n{FAULTS}\n\n{table}\n"
+
+
+def failures() -> list[str]:
+    """List the first column of the table of failures in docs/reliability.md."""
+    text = (ROOT / "docs" / "reliability.md").read_text("utf-8")
+    table = text.partition("## Failures\n")[2].partition("\n## ")[0]
+    return re.findall(r"^\| (.*?) \| ", table, re.MULTILINE)[1:]
+
+
+def fault_tests() -> dict[str, list[str]]:
+    """Return the tests marked with `pytest.mark.fault(FAILURE, ...)`, by failure."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        for node in ast.parse(path.read_text("utf-8")).body:
+            for marker in getattr(node, "decorator_list", []):
+                if isinstance(marker, ast.Call) and ast.unparse(marker.func) == "pytest.mark.fault":
+                    for failure in map(ast.literal_eval, marker.args):
+                        name = f"{path.relative_to(ROOT)}::{getattr(node, 'name', '')}"
+                        found[failure].append(name)
+    return found
 
 
 def _cell(text: str) -> str:

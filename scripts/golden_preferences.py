@@ -1,7 +1,7 @@
-"""Prints what TRL's own losses of preferences are on fixed numbers, in double precision.
+"""Prints TRL's preference losses on fixed numbers, in double precision.
 
-tests/learners/test_preference_losses.py holds what it printed. TRL is no dependency: in an
-environment with trl==0.12.2 and transformers==4.46.3, `python scripts/golden_preferences.py`.
+tests/learners/test_preference_losses.py contains its output. TRL is no dependency; run this in an
+environment with trl==0.12.2 and transformers==4.46.3: `python scripts/golden_preferences.py`.
 """
 
 from types import SimpleNamespace

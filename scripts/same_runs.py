@@ -1,11 +1,11 @@
-"""Whether two checkouts play and learn the same, to the bit.
+"""Checks that two checkouts play and learn bit by bit the same.
 
     python scripts/same_runs.py BEFORE AFTER [CONFIG...]
 
 Both run each config: synchronous, seed 0, four updates without evaluations. The script compares the
 games as sampled, the losses and the weights of the newest adapter; the exit status is 1 if they
-differ. CONFIG is a file of `unstable/configs`, or FILE:ALGORITHM to train by another algorithm than
-the file's. The folder named by `SAME_RUNS`, if any, keeps the results of a checkout by its commit.
+differ. CONFIG is a file of `unstable/configs`, or FILE:ALGORITHM to train with another algorithm.
+The folder in the environment variable `SAME_RUNS`, if set, caches results by commit.
 """
 
 import hashlib
@@ -36,7 +36,7 @@ def main(before: Path, after: Path, configs: list[str]) -> int:
 
 
 def digests(checkout: Path, config: str) -> dict[str, str]:
-    """A digest each of games, losses and weights of a run with the code of the checkout."""
+    """Return digests of games, losses and weights of a run with the checkout's code."""
     kept = _kept(checkout, config)
     if kept is not None and kept.exists():
         found: dict[str, str] = json.loads(kept.read_text(encoding="utf-8"))
@@ -79,7 +79,7 @@ def _run(checkout: Path, config: str, run: Path) -> None:
 
 
 def _games(run: Path) -> list[Any]:
-    """Every game, in the order of its number, with all that was sampled in it."""
+    """Return all games by number, with everything that was sampled."""
     lines = [line for path in sorted((run / "games").iterdir()) for line in _lines(path)]
     games = sorted(map(_flat, map(json.loads, lines)), key=lambda game: game["game"])
     return [
@@ -89,7 +89,7 @@ def _games(run: Path) -> list[Any]:
 
 
 def _flat(game: dict[str, Any]) -> dict[str, Any]:
-    """A game of any format: of format 2 with the fields of its spec beside its own."""
+    """Return a game of any format as one flat record: format 2 nests some fields in `spec`."""
     spec = game.get("spec", game)
     return {**spec, **game, "players": [seat["player"] for seat in spec["seats"]]}
 

@@ -1,4 +1,4 @@
-"""Makes games/catalog/leduc.json: an equilibrium of Leduc hold'em, by what a seat is shown.
+"""Makes games/catalog/leduc.json: an equilibrium of Leduc hold'em, by observation.
 
 Run: python scripts/solve_leduc.py [ROUNDS]
 """
@@ -15,10 +15,10 @@ from unstable.solving.tree import Node, Tree, as_key, grow
 
 
 class Solver:
-    """CFR+ for two seats that win what the other loses (Tammelin 2014, arXiv 1407.5042).
+    """CFR+ for two-player zero-sum games with hidden information (Tammelin 2014, arXiv 1407.5042).
 
-    For games that hide something; an open one is solved by looking ahead. Seats take turns; the
-    average weighs a round by its number. `best_response.assess` says how good it is, exactly.
+    Seats are updated alternately; the average weights an iteration by its number.
+    `best_response.assess` computes the exploitability of the result exactly.
     """
 
     def __init__(self, tree: Tree) -> None:
@@ -30,7 +30,7 @@ class Solver:
         self._shown: dict[int, Node] = {}
 
     def run(self, rounds: int) -> None:
-        """Go on for so many rounds."""
+        """Run `rounds` more iterations."""
         for _ in range(rounds):
             self._rounds += 1
             for seat in range(2):
@@ -41,7 +41,7 @@ class Solver:
                     regrets[:] = [max(0.0, r + g) for r, g in zip(regrets, gained, strict=True)]
 
     def policy(self) -> Policy:
-        """The average policy of both seats."""
+        """Return the average policy of both seats."""
         found = {}
         for number, node in self._shown.items():
             total = sum(self._sums[number])
@@ -60,14 +60,14 @@ class Solver:
         others: float,
         gains: dict[int, list[float]],
     ) -> float:
-        """A position's value to `seat`; `own` and `others` are the probabilities to reach it."""
+        """Return a position's value to `seat`; `own` and `others` are its reach probabilities."""
         if not node.children:
             return node.payoffs[seat]
         if node.probabilities:
             pairs = zip(node.probabilities, node.children, strict=True)
             return sum(p * self._value(c, seat, own, others * p, gains) for p, c in pairs)
         number = node.information_set
-        assert number >= 0, "an open game has no information sets"
+        assert number >= 0, "a game with perfect information has no information sets"
         probabilities = self._probabilities(number, node)
         if node.seat != seat:
             total = 0.0
@@ -90,7 +90,7 @@ class Solver:
         return value
 
     def _probabilities(self, number: int, node: Node) -> list[float]:
-        """The present policy at a decision, by its regrets so far."""
+        """Return the current policy at a decision by regret matching."""
         if number not in self._regrets:
             self._shown[number] = node
             self._regrets[number] = [0.0] * len(node.actions)
@@ -103,7 +103,7 @@ class Solver:
 
 
 def main(rounds: int) -> None:
-    """Solve, print how exploitable the solution is, and write it."""
+    """Solve the game, print the solution's exploitability, and write it."""
     tree = grow(GameConfig(env="unstable.games.catalog.leduc:Leduc"))
     solver = Solver(tree)
     solver.run(rounds)

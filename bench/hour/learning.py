@@ -40,7 +40,7 @@ def large(job: Job) -> None:
 
 def compiled(job: Job) -> None:
     """Measure with compiled layers, without the time to compile."""
-    options = job.sized(["--compile"], [])  # on a processor compiling takes minutes
+    options = job.sized(["--compile"], [])  # compilation takes minutes on a CPU
     found = _measured(job, job.shaped(), 32, "--only", "ours", *options)["ours"]
     job.note("Qwen3-1.7B's shape, compiled", found.tokens_s, "tokens/s", "≥ 50,000 (H200)")
     job.note("its peak memory", found.peak_gb, "GB", "< 80")
@@ -96,8 +96,8 @@ def profile(job: Job) -> None:
     for name in _EVENTS:
         mine = [event for event in events if name.lower() in event.key.lower()]
         share = 100 * sum(getattr(event, key) for event in mine) / whole
-        job.note(f"{name}, of the time", share, "%")
-        job.note(f"{name}, calls of an update", float(sum(event.count for event in mine)))
+        job.note(f"{name}, share of time", share, "%")
+        job.note(f"{name}, calls per update", float(sum(event.count for event in mine)))
     if job.card:
         job.note("memory that torch reserved", torch.cuda.max_memory_reserved() / 1e9, "GB")
 
@@ -141,7 +141,7 @@ def masks(job: Job) -> None:
             torch.cuda.synchronize()
         return time.perf_counter()
 
-    policy(pack_samples(tokens)).logprobs_N.sum().backward()  # warm
+    policy(pack_samples(tokens)).logprobs_N.sum().backward()  # warm-up
     began = synced()
     pack = pack_samples(tokens)
     packed = synced()
@@ -151,5 +151,5 @@ def masks(job: Job) -> None:
     masked = synced()
     job.note("packing", 1000 * (packed - began), "ms")
     job.note("a pass, forward and backward", 1000 * (passed - packed), "ms")
-    job.note("masks, where they are made", 1000 * (masked - passed), "ms", "not made on a card")
+    job.note("masks, if they are made", 1000 * (masked - passed), "ms", "not made on a GPU")
     job.note("their size", sum(mask.numel() for mask in made) / 1e6, "MB")

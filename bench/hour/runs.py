@@ -12,7 +12,7 @@ from typing import Any
 from bench.hour.job import Job, Skip
 from unstable.planning.machine import this_machine
 
-_END_S = 60  # for a run to end after SIGINT
+_END_S = 60  # timeout of a run's end after SIGINT
 _TIMES = ("play", "update", "evaluate", "publish")
 
 
@@ -75,7 +75,7 @@ def _waits(job: Job, rows: list[dict[str, Any]], seconds: float) -> None:
         return sum(float(row.get(name) or 0) for row in among)
 
     whole = total("time/total")
-    job.note("seconds in all, with the start", seconds, "s")
+    job.note("total seconds, start included", seconds, "s")
     job.note("updates", float(len(updates)))
     for name in _TIMES:
         job.note(f"time/{name} of time/total", 100 * total(f"time/{name}") / whole, "%")

@@ -31,7 +31,7 @@ from unstable.planning.machine import this_machine
 from unstable.types import Adapter, Completion, PlayerId, TokenSample
 
 _GENTLE = 0.05  # scale of a probe's adapter, so that answers stay near the model's
-_SHOWN = 6  # places of the event loop's thread
+_SHOWN = 6  # code locations of the event loop's thread
 
 
 def config_of(
@@ -147,7 +147,7 @@ async def _whole(job: Job, model: str, *, ratio_aim: str, aim: str) -> None:
         raw = await speed(ask_all(engine, [*played.chains.values()], [adapters[0].name]))
         job.note(f"games, answers of {tokens} tokens at most", rate, "sampled tokens/s", aim)
         job.note(f"the same requests without games ({tokens})", raw, "sampled tokens/s")
-        job.note(f"games of raw ({tokens})", rate / raw, "x", ratio_aim)
+        job.note(f"games vs. raw ({tokens})", rate / raw, "x", ratio_aim)
         for place, share in places.most():
             job.note(f"event loop in {place} ({tokens})", share, "% of samples")
     assert played is not None
@@ -165,7 +165,7 @@ async def _mixed(
     names = [adapter.name for adapter in adapters]
     one = await speed(ask_all(engine, chains, names[:1]))
     mixed = await speed(ask_all(engine, chains, names))
-    job.note(f"{len(names)} adapters of one", mixed / one, "x", "≥ 0.8")
+    job.note(f"{len(names)} adapters vs. one", mixed / one, "x", "≥ 0.8")
 
 
 async def _published(job: Job, engine: Engine, config: RunConfig, adapter: Adapter) -> None:
@@ -183,9 +183,7 @@ async def _published(job: Job, engine: Engine, config: RunConfig, adapter: Adapt
         await engine.generate(replace(chains[0][0], adapter=name, max_tokens=1))
         took.append(time.perf_counter() - began)
         await house
-    job.note(
-        "publish to first token, beside a full house", sorted(took)[len(took) // 2], "s", "< 1"
-    )
+    job.note("publish to first token, at full load", sorted(took)[len(took) // 2], "s", "< 1")
 
 
 def _write(adapter: Adapter, folder: Path) -> None:
@@ -231,7 +229,7 @@ async def _half(job: Job) -> None:
     from unstable.engines.vllm import engine as vllm_engine
 
     if job.engine != "vllm":
-        raise Skip("no vLLM, and the embedded engine has no fp16")
+        raise Skip("no vLLM; the embedded engine has no fp16")
 
     def fp16(name: str) -> torch.dtype:
         return torch.float16
@@ -270,10 +268,10 @@ async def _sleeping(job: Job) -> None:
         took.append(time.perf_counter() - began)
         same += await answers() == before
     await engine.close()
-    job.note("cycles after which base and adapter answer alike", float(same), "of 3", "3")
+    job.note("cycles after which base and adapter answer identically", float(same), "of 3", "3")
     job.note("sleep and wake", sorted(took)[1], "s")
     if not can:
-        raise Skip("vLLM's CPU build cannot sleep: the answers were asked without it")
+        raise Skip("vLLM's CPU build cannot sleep; answers were compared without it")
 
 
 def _free_gb() -> float:
@@ -293,7 +291,7 @@ def prefill(job: Job) -> None:
     from unstable.engines.vllm import core
 
     if job.engine != "vllm":
-        raise Skip("no vLLM, and the embedded engine has no such bound")
+        raise Skip("no vLLM; the embedded engine has no such limit")
     make = core._engine_args
     for bound in (2048, 8192):
 
@@ -327,9 +325,9 @@ def several(job: Job) -> None:
             barrier = manager.Barrier(number)
             given = [processes.submit(_one_of, job, i, number, barrier) for i in range(number)]
             rates[number] = sum(each.result() for each in given)
-        job.note(f"engines on the card: {number}", rates[number], "sampled tokens/s")
+        job.note(f"engines on the GPU: {number}", rates[number], "sampled tokens/s")
     best = max(rates.values()) / rates[1]
-    job.note("the best of one engine", best, "x", "≥ 1.2 (SmolLM2)")
+    job.note("best vs. one engine", best, "x", "≥ 1.2 (SmolLM2)")
 
 
 def _one_of(job: Job, index: int, number: int, barrier: Any) -> float:
@@ -341,7 +339,7 @@ async def _beside(job: Job, number: int, barrier: Any) -> float:
     """Return sampled tokens/s of one of several concurrent engines."""
     share = 0.8 / number
     config = config_of(job, job.small, in_flight=384 // number, gpu_memory=share, max_loras=2)
-    for turn in range(number):  # vLLM measures what is free, so one starts after the other
+    for turn in range(number):  # started one by one, since vLLM measures free memory
         await asyncio.to_thread(barrier.wait)
         if turn == (int(job.notes.stem.rpartition("-")[2])):
             engine, _, (adapter,) = await start(job, config, 1)

@@ -16,7 +16,7 @@ class Step:
 
     name: str
     seconds: int
-    does: str  # module of this folder, and function
+    does: str  # module of this folder and function
     needs: tuple[Need, ...] = ()
 
     def function(self) -> Callable[[Job], None]:

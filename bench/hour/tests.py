@@ -31,10 +31,10 @@ def life(job: Job) -> None:
 
 def _run(job: Job, file: str) -> None:
     if not job.card:
-        raise Skip("no card")
+        raise Skip("no GPU")
     pytest = [sys.executable, "-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider"]
     done = job.run(*pytest, str(_ROOT / "tests" / file), "-rs", "--durations=0")
     counted = re.findall(r"(\d+) (passed|failed|error|skipped)", done.stdout)
     job.note(f"tests/{file}", ", ".join(" ".join(each) for each in counted), "", "passed")
     if done.returncode:
-        raise RuntimeError(f"pytest ended with {done.returncode}")
+        raise RuntimeError(f"pytest exited with {done.returncode}")

@@ -31,7 +31,7 @@ def shown(a: int, b: int) -> list[Any]:
 
 
 class Calculator:
-    def __init__(self) -> None:  # no retries: each would be another turn
+    def __init__(self) -> None:  # no retries: each would be a further turn
         http = DefaultAsyncHttpxClient(trust_env=False)
         self.client = AsyncOpenAI(api_key="a seat's", max_retries=0, http_client=http)
 
@@ -44,7 +44,7 @@ class Calculator:
         """Return the last number in a seat's answer; infinite without one."""
         client = self.client.with_options(base_url=seat.base_url, api_key=seat.api_key)
         chat = [*shown(38, 25), *shown(7, 64), {"role": "user", "content": ASKED.format(a, b)}]
-        while True:  # ends, because the tokens of a turn, all its calls included, are limited
+        while True:  # terminates, since the tokens of a turn, all calls included, are limited
             reply = await client.chat.completions.create(model="seat", messages=chat, tools=[ADD])
             message: Any = reply.choices[0].message
             if not message.tool_calls:

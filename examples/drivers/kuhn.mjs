@@ -1,10 +1,10 @@
-// Kuhn poker as kuhn.py plays it, in JavaScript for Node 18 or later; it needs no package.
+// Kuhn poker as in kuhn.py, in JavaScript for Node 18 or later without packages.
 //
 //   unstable train --config examples/drivers/kuhn.yaml --games.0.env driver --listen.port 8100
 //   node examples/drivers/kuhn.mjs http://127.0.0.1:8100 64
 //
-// The second argument is how many games are played at once. UNSTABLE_DRIVER_TOKEN holds the token
-// of a run that asks for one.
+// The second argument is the number of concurrent games. UNSTABLE_DRIVER_TOKEN is the token of a run
+// that requires one.
 
 const RULES =
   "Kuhn poker with a jack, a queen and a king; the higher card wins the pot, and chips of all " +
@@ -13,12 +13,12 @@ const RULES =
   "nothing else.";
 const DEALS = ["JQ", "JK", "QJ", "QK", "KJ", "KQ"];
 const OPEN = ["check", "bet"], ANSWER = ["fold", "call"];
-const LEGAL = { "": OPEN, " check": OPEN, " bet": ANSWER, " check bet": ANSWER }; // else it is over
+const LEGAL = { "": OPEN, " check": OPEN, " bet": ANSWER, " check bet": ANSWER }; // other moves end the hand
 const [url, atOnce = "1"] = process.argv.slice(2);
-const starts = Date.now() + 120_000; // until when a run may take to listen
-let met = false; // the run has answered once
+const starts = Date.now() + 120_000; // deadline for the run to listen
+let met = false; // whether the run has answered
 
-async function post(address, key, body) { // status 0: nobody answers
+async function post(address, key, body) { // status 0: no answer
   const headers = { "Content-Type": "application/json" };
   if (key) headers.Authorization = `Bearer ${key}`;
   try {
@@ -37,13 +37,13 @@ async function ask({ base_url, api_key }, content, legal_moves) {
   return JSON.parse(reply.text).choices[0].message.content;
 }
 
-function drawn(seed) { // one of the 12 beginnings: games of one seed begin alike
+function drawn(seed) { // one of 12 starts, equal for equal seeds
   let x = seed ^ Math.floor(seed / 2 ** 32);
   for (const factor of [0x85ebca6b, 0xc2b2ae35]) x = Math.imul(x ^ (x >>> 16), factor);
   return ((x ^ (x >>> 16)) >>> 0) % 12;
 }
 
-async function play(game) { // a hand; returns its result
+async function play(game) { // plays a hand; returns its result
   const cards = DEALS[drawn(game.seed) >> 1];
   let seat = drawn(game.seed) & 1, moves = "", move;
   for (; moves in LEGAL; seat = 1 - seat) {
@@ -54,12 +54,12 @@ async function play(game) { // a hand; returns its result
     moves += ` ${move}`;
   }
   const best = "JQK".indexOf(cards[0]) > "JQK".indexOf(cards[1]) ? 0 : 1;
-  const winner = move === "fold" ? seat : best; // after a fold the one who bet would be next
+  const winner = move === "fold" ? seat : best; // after a fold the bettor is next
   const chips = move === "call" ? 2 : 1;
   return { payoffs: [0, 1].map((each) => (each === winner ? chips : -chips)) };
 }
 
-async function drive() { // one game after another until the run is over; returns how many
+async function drive() { // plays until the run ends; returns the number of games
   for (let played = 0; ; ) {
     const reply = await post(`${url}/games`, process.env.UNSTABLE_DRIVER_TOKEN, {});
     if (reply.status === 410 || (met && !reply.status)) return played;

@@ -16,7 +16,7 @@ from typing import Any
 
 from kuhn_poker.taskset import KuhnPokerData, KuhnPokerEnv, KuhnPokerEnvConfig, KuhnPokerTask
 
-HANDS = 1000  # of random moves: each of the 12 decisions comes up
+HANDS = 1000  # random hands: enough that all 12 decisions occur
 
 
 class Seat:

@@ -22,8 +22,8 @@ from verifiers.v1.runtimes import ProgramResult
 
 from unstable.drivers import OpenGame, drive
 
-__all__ = ["Direct"]  # verifiers searches a harness module for it
-HARNESS = os.environ.get("VERIFIERS_HARNESS", "verifiers_kuhn")  # this file; or null, theirs
+__all__ = ["Direct"]  # verifiers reads it from a harness module
+HARNESS = os.environ.get("VERIFIERS_HARNESS", "verifiers_kuhn")  # this file; null: verifiers' own
 
 
 class Direct(vf.Harness[vf.HarnessConfig]):

@@ -33,15 +33,15 @@ from unstable.records.folder import RunFolder
 from unstable.records.reading import read_rows
 
 STEPS = 12
-"""So many that a fast machine has not made them all before the last kill."""
+"""Enough that a fast machine has not made all of them before the last kill."""
 EVAL_GAMES = 100
-"""So many that a signal comes before the last evaluation is over."""
+"""Enough that a signal arrives before the last evaluation ends."""
 LONG = ["--steps", str(STEPS), "--loop.mode", "sync", "--num_actors", "2"]
 LONG += ["--eval.every", str(STEPS), "--eval.games", str(EVAL_GAMES)]
 
 
 def killed(process: "subprocess.Popen[str]") -> str:
-    """Kill the run's driver, and its processes by that; what it has printed."""
+    """Kill the run's driver, which ends its processes; returns its output."""
     family = children(process)
     process.kill()
     output, _ = process.communicate(timeout=PATIENCE_S)
@@ -51,8 +51,8 @@ def killed(process: "subprocess.Popen[str]") -> str:
 
 
 @pytest.mark.slow
-def test_a_run_whose_processes_are_killed_ends_as_one_whose_were_not(project: Path) -> None:
-    """One of two actors, then the driver; then the terminal of the one that goes on closes."""
+def test_killed_run_resumes_to_the_uninterrupted_result(project: Path) -> None:
+    """Kill one of two actors, then the driver, then close the terminal of the resumed run."""
     with locally():
         whole = in_process(project, "train", "--config", "small.yaml", "--run_dir", "whole", *LONG)
     assert whole.returncode == 0, whole.stderr
@@ -86,7 +86,7 @@ def test_a_run_whose_processes_are_killed_ends_as_one_whose_were_not(project: Pa
     for purpose in ("train", "eval"):
         games = (played(folder, purpose) for folder in (one, two))
         mine, others = (sorted(each, key=lambda g: (g["version"], g["game"])) for each in games)
-        assert others == mine != []  # on file they are in the order of their ends
+        assert others == mine != []  # files have them in order of completion
 
 
 def closed_in_last_evaluation(project: Path, folder: RunFolder) -> None:
@@ -112,8 +112,8 @@ def closed_in_last_evaluation(project: Path, folder: RunFolder) -> None:
 
 
 @pytest.mark.slow
-def test_ctrl_c_finishes_the_update_and_says_how_to_go_on(project: Path) -> None:
-    """Updates take seconds here, so that the signal comes in the midst of one."""
+def test_ctrl_c_finishes_the_update_and_prints_how_to_resume(project: Path) -> None:
+    """Updates take seconds here, so that the signal arrives during one."""
     slow = ["--learner.epochs", "20", "--learner.micro_batch_size", "1", "--loop.mode", "async"]
     process = start(project, "--steps", "100000", *slow)
     folder = RunFolder(project / "run")
@@ -121,7 +121,7 @@ def test_ctrl_c_finishes_the_update_and_says_how_to_go_on(project: Path) -> None
     wait_for(lambda: phase() == "updating", process)
     output = ended(process, 130, signal.SIGINT)
     assert "The run ended: interrupted" in output
-    assert "to go on    unstable train --resume run" in output
+    assert "to resume   unstable train --resume run" in output
     assert (project / "run/report.html").is_file()
     last = folder.versions()[-1]
     if begun := re.search(r"in order once update (\d+) is finished", output):

@@ -1,4 +1,4 @@
-"""Processes are killed anywhere, for real, and the run that goes on is the one that was not."""
+"""Real processes are killed at any point; the resumed run equals an uninterrupted one."""
 
 import json
 import os
@@ -20,11 +20,11 @@ from tests.helpers.resume import rows, trained_on, weights
 from unstable.records.folder import RunFolder
 
 KILLS = 8
-"""Of each run, spread over all of its updates: where within one each comes is another place in
-another life, as clocks have it. `test_resume.py` ends a run at chosen events, and at many of them.
+"""Kills of each run, spread over its updates, each at a random point within an update.
+`test_resume.py` ends a run at many chosen events.
 """
 LARGEST = 1.63
-"""The distance of alike distributions, times the root of half their size, is larger once in 100."""
+"""Kolmogorov-Smirnov bound at the 1 % level, for the distance times the root of half the size."""
 
 
 def begin(model: Path, run_dir: Path, mode: str) -> BaseProcess:
@@ -46,15 +46,15 @@ def finished(folder: RunFolder, purpose: str = "train") -> dict[int, Any]:
         for line in path.read_text().splitlines(keepends=True):
             if line.endswith("\n"):
                 game = flat(json.loads(line))
-                assert purpose == "eval" or game["game"] not in found, "a game is there twice"
+                assert purpose == "eval" or game["game"] not in found, "a game was recorded twice"
                 found[game["game"]] = game
     return found
 
 
 def killed_again_and_again(model: Path, run_dir: Path, mode: str) -> tuple[RunFolder, int]:
-    """A run that is killed up to `KILLS` times, after it has come on by some files' bytes.
+    """Kill a run up to `KILLS` times, each after some progress of its files.
 
-    That is at once where it has got on too far for the kills that are left.
+    The kill is immediate if too few updates are left for the remaining kills.
     """
     chance, folder, kills = random.Random(f"chaos {mode}"), RunFolder(run_dir), 0
     before: set[int] = set()
@@ -70,14 +70,14 @@ def killed_again_and_again(model: Path, run_dir: Path, mode: str) -> tuple[RunFo
                 moves -= (moves if is_late else 1) * (now != seen)
                 seen = now
                 time.sleep(chance.random() * 0.004)
-                assert time.monotonic() < deadline, "nothing moves"
+                assert time.monotonic() < deadline, "no progress"
             if process.is_alive():
                 assert process.pid is not None
                 os.kill(process.pid, signal.SIGKILL)
                 kills += 1
         process.join(timeout=PATIENCE_S)
         if mode == "async":
-            assert before <= finished(folder).keys(), "a game that had ended is gone"
+            assert before <= finished(folder).keys(), "a finished game is missing"
             before = set(finished(folder))
         if process.exitcode == 0:
             return folder, kills
@@ -90,7 +90,7 @@ def moves_of(games: dict[int, Any]) -> dict[int, list[str]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_a_run_killed_anywhere_loses_nothing(tiny_folder: Path, tmp_path: Path, mode: str) -> None:
+def test_repeatedly_killed_run_loses_nothing(tiny_folder: Path, tmp_path: Path, mode: str) -> None:
     whole = RunFolder(tmp_path / "whole")
     process = begin(tiny_folder, whole.root, mode)
     process.join(timeout=PATIENCE_S)
@@ -109,7 +109,7 @@ def test_a_run_killed_anywhere_loses_nothing(tiny_folder: Path, tmp_path: Path, 
         assert rows(folder) == rows(whole)
         assert ids == wholes
         return
-    # Short or long, it is the same games, and those that are not there were in flight at the end.
+    # Both runs have the same games; missing ones were in flight at the end.
     both = ids.keys() & wholes.keys()
     assert len(both) > 300
     assert all(ids[number] == wholes[number] for number in both)
@@ -129,7 +129,7 @@ def played_lengths(folder: RunFolder) -> list[int]:
 
 
 def trained_lengths(folder: RunFolder) -> list[int]:
-    """Turns of each game that was trained on."""
+    """Return the number of turns of each game that was trained on."""
     games = finished(folder)
     return [len(games[number]["turns"]) for number in {game for game, _ in trained_on(folder)}]
 
@@ -142,7 +142,7 @@ def distance(one: list[int], other: list[int]) -> float:
     )
 
 
-def test_a_bias_towards_short_games_is_seen() -> None:
+def test_bias_towards_short_games_is_detected() -> None:
     """The statistic exceeds its bound when one long game in three is missing."""
     chance = random.Random(0)
     lengths = [chance.choice([2, 3, 4, 5, 6, 7, 8, 9]) for _ in range(800)]

@@ -1,8 +1,8 @@
-"""Soak test: during 45 minutes of games at full speed, nothing grows but the files.
+"""Soak test: during 45 minutes of games at full speed, only the files grow.
 
-The loop, the collector, the buffer, the learner and the files are real, in a process of their own;
-the engine is scripted, and fails now and then. `pytest -m slow -s tests/chaos/test_soak.py` prints
-the slopes.
+The loop, the collector, the buffer, the learner and the files are real, in a child process; the
+engine is scripted and fails occasionally. `pytest -m slow -s tests/chaos/test_soak.py` prints the
+slopes.
 """
 
 import asyncio
@@ -37,18 +37,18 @@ from unstable.types import Completion
 
 GAMES = 10_000
 """`run.sh --config smollm2` makes 52 updates of 1,024 turns in 40 min 21 s on two cores
-(docs/results.md): 22 turns a second, 60,000 turns in 45 minutes, in games of about six turns after
-their openings. What is kept of each game is seen by its sum over the games fitted, whose bounds
-(`MOST`) are a fraction of what an entry of a table a game comes to."""
+(docs/results.md): 22 turns per second, 60,000 turns in 45 minutes, in games of about six turns
+after their openings. Memory kept per game shows up as a sum over all games; the bounds (`MOST`)
+are below the size of one table entry per game."""
 IN_FLIGHT = 384
 EVERY = 250
 """Games between two measurements."""
 WARM_UP = 0.25
-"""Share of the measurements that is left out: caches fill, and 200 games are kept to be shown."""
+"""Share of measurements that is skipped: caches fill, and the display keeps 200 games."""
 FAILS = 2000
-"""One turn in so many raises, which costs its game."""
+"""Mean number of turns per failing turn, which ends its game."""
 TURN_S = (0.1, 0.4)
-"""So that most games in flight wait for the engine, and not for each other."""
+"""Long enough that most games in flight wait for the engine, not for each other."""
 MOST = {
     "rss": 20e6,
     "tables": 0.2e6,
@@ -57,12 +57,12 @@ MOST = {
     "descriptors": 0.9,
     "threads": 0.9,
 }
-"""What each may rise by, along the line fitted, from the warm-up to the end: bytes, numbers."""
+"""Largest increase of each along the fitted line, from warm-up to end, in bytes or counts."""
 TABLES = (dict, set, deque)
 
 
 class SlowEngine(SeededEngine):
-    """Takes its time, and fails at some seeds, as a real one may."""
+    """Engine that takes time and fails at some seeds, as a real one may."""
 
     async def generate(self, request: SamplingRequest) -> Completion:
         seed = request.seed
@@ -79,8 +79,8 @@ class Measured:
     games: int
     in_flight: float
     rss: int  # bytes
-    objects: int  # that the garbage collector knows, of those made since the beginning
-    tables: int  # bytes of the dicts, sets and deques among them, without what they hold
+    objects: int  # tracked by the garbage collector, created since the start
+    tables: int  # bytes of dicts, sets and deques, without their elements
     descriptors: int
     tasks: int
     threads: int
@@ -88,7 +88,7 @@ class Measured:
 
 def measure(context: Context) -> Measured:
     gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)  # what the allocator keeps for later is held by nobody
+    ctypes.CDLL(None).malloc_trim(0)  # return the allocator's free memory
     objects = gc.get_objects()
     (actor,), process = context.actors, psutil.Process()
     assert isinstance(actor, LocalActor)
@@ -116,7 +116,7 @@ async def watch(context: Context, games: int) -> list[Measured]:
 
 async def live(model: Path, run_dir: Path, games: int) -> list[Measured]:
     gc.collect()
-    gc.freeze()  # as an actor does: libraries are not walked over again, nor measured
+    gc.freeze()  # as an actor does: exclude libraries from collection and measurement
     fixed = [{"kind": "random"}, {"kind": "expert"}]
     context = make_context(
         model,
@@ -142,7 +142,7 @@ async def live(model: Path, run_dir: Path, games: int) -> list[Measured]:
 
 
 def main(model: Path, run_dir: Path, games: int) -> None:
-    """The run, in a process of its own, with its output and measurements beside its folder."""
+    """Run in a child process; output and measurements are written next to the run's folder."""
     torch.set_num_threads(1)
     with run_dir.with_suffix(".txt").open("w") as output:
         os.dup2(output.fileno(), 1)
@@ -153,7 +153,7 @@ def main(model: Path, run_dir: Path, games: int) -> None:
 
 
 def rise(rows: list[dict[str, float]], name: str) -> float:
-    """By how much the line fitted to a figure rises, over all games of the rows."""
+    """Return the increase of the line fitted to a figure, over all games of the rows."""
     games = np.array([row["games"] for row in rows])
     slope, _ = np.polyfit(games, np.array([row[name] for row in rows]), 1)
     return float(slope * (games[-1] - games[0]))
@@ -165,20 +165,16 @@ def report(rows: list[dict[str, float]], folder: RunFolder) -> None:
     for name in ("in_flight", *MOST):
         values = [row[name] for row in rows]
         total = rise(rows, name)
-        print(
-            f"{name}: {min(values)} to {max(values)}, {total:.1f} more, {total / games:.4f} a game"
-        )
+        print(f"{name}: {min(values)} to {max(values)}, {total:+.1f}, {total / games:.4f} per game")
     for part in sorted(folder.root.iterdir()):
         files = [path for path in [part, *part.rglob("*")] if path.is_file()]
         size = sum(path.stat().st_size for path in files)
-        print(
-            f"{part.name}: {len(files)} files, {size} bytes, {size / rows[-1]['games']:.1f} a game"
-        )
+        print(f"{part.name}: {len(files)} files, {size} B, {size / rows[-1]['games']:.1f} per game")
 
 
 @pytest.mark.tables("soak", 1)
 @pytest.mark.slow
-def test_what_a_run_holds_does_not_grow_with_its_games(tiny_folder: Path, tmp_path: Path) -> None:
+def test_resources_do_not_grow_with_games(tiny_folder: Path, tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     process = multiprocessing.get_context("spawn").Process(
         target=main, args=(tiny_folder, folder.root, GAMES)

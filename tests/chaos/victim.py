@@ -1,7 +1,7 @@
-"""A run in one process, which is killed: real loop, games, buffer, learner and files.
+"""Run in one process to be killed: real loop, games, buffer, learner and files.
 
-Only the engine is scripted: it answers by the seed alone, after a moment for each turn, so that
-long games take longer and a game of one id is the same in every life of the run.
+Only the engine is scripted: its answers depend only on the seed and take a moment per turn, so that
+long games take longer and a game's id determines it, also after a resume.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ TURN_S = 0.002
 
 
 class SeededEngine(ScriptedEngine):
-    """Says a cell of the board by the seed; sometimes one that is taken."""
+    """Engine that answers with a random cell of the board, sometimes an occupied one."""
 
     def __init__(self, tokenizer: Any) -> None:
         cells = [tokenizer.encode(f"{cell}<|end|>") for cell in range(9)]
@@ -44,14 +44,14 @@ class SeededEngine(ScriptedEngine):
 def scripted_actor(
     config: RunConfig, folder: RunFolder, engine: type[SeededEngine] = SeededEngine
 ) -> LocalActor:
-    """An actor of this process whose engine is scripted, and scores nothing."""
+    """Return an actor of this process with a scripted engine that scores nothing."""
     tokenizer = load_tokenizer(config.model)
     scripted: Any = engine(tokenizer)
     return LocalActor(config, folder, scripted, tokenizer)
 
 
 def settings(mode: str) -> dict[str, Any]:
-    """Two opponents to a group, so that groups are cut in two as well."""
+    """Return settings with groups of two games, so that a kill can split a group."""
     return {
         "model": {"init": "fresh"},
         "opponents": {"draw": {"self": 1, "past": 0, "fixed": 0}, "fixed": []},
@@ -72,7 +72,7 @@ async def live(model: Path, run_dir: Path, mode: str) -> None:
     changes = settings(mode)
     changes["model"] |= {"name": str(model), "dtype": "float32", "adapter": {"rank": 4}}
     if point is None and run.versions():
-        run.rewind(-1, {})  # it was killed before its first version was announced
+        run.rewind(-1, {})  # killed before its first version was published
     context = make_context(model, run_dir, num_actors=0, **changes)
     context.actors = [scripted_actor(context.config, context.folder)]
     if point is not None:
@@ -86,12 +86,12 @@ async def live(model: Path, run_dir: Path, mode: str) -> None:
 
 
 def left_by(run_dir: Path) -> Path:
-    """Path where a run that has ended writes its number of dealt games and the ids in flight."""
+    """Return the path where a finished run writes its number of games and the ids in flight."""
     return run_dir.parent / f"{run_dir.name}.left.json"
 
 
 def main(model: Path, run_dir: Path, mode: str) -> None:
-    """One life of the run, in a process of its own."""
+    """Begin or resume the run in a child process."""
     torch.set_num_threads(1)
     with (run_dir.parent / f"{run_dir.name}.txt").open("a") as log:
         os.dup2(log.fileno(), 1)

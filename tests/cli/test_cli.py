@@ -81,7 +81,7 @@ def test_a_version_is_evaluated_and_exploited(trained: Path) -> None:
         assert re.search(line, judged.stdout), judged.stdout
 
     assert "exploitability of version 2 · Nim-v0: " in judged.stdout
-    assert "26 decisions by 17 prompts" in judged.stdout
+    assert "26 decisions, 17 prompts" in judged.stdout
     with locally():
         exact = in_process(trained, "exploit", "run@2", "--past")
     assert exact.returncode == 0, exact.stderr
@@ -115,7 +115,7 @@ def test_games_are_learned_from_offline_and_an_interrupt_is_gone_on_from(trained
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130, output
-    assert "to go on    unstable train --resume offline" in output
+    assert "to resume   unstable train --resume offline" in output
     made = read_rows(metrics)[-1]["version"]
     with locally():
         resumed = in_process(trained, "learn", "--resume", "offline", "--steps", str(made + 2))

@@ -130,7 +130,7 @@ def test_a_mistake_is_one_line_of_every_command_without_a_library(tmp_path: Path
 
 
 def test_an_unknown_game_is_one_line(here: Path) -> None:
-    line = "games.0.env = 'Nope-v0': no such TextArena id; did you mean '...'?"
+    line = "games.0.env = 'Nope-v0': unknown TextArena id; did you mean '...'?"
     commands = ("config", "sft", "play")
     refused((answer(run, [each, "--games.0.env", "Nope-v0"]), line) for each in commands)
     assert not [*here.iterdir()]

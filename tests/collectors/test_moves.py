@@ -79,7 +79,7 @@ async def test_moves_are_on_file_of_trained_turns_where_they_were_kept() -> None
 @every_row(
     "game, moves, problem",
     ({"env": "TruthAndDeception-v0"}, "legal", "the game does not list its legal moves"),
-    ({"env": "TicTacToe-v0", "prompt": "think"}, "legal", "has the model reason"),
+    ({"env": "TicTacToe-v0", "prompt": "think"}, "legal", "makes the model reason"),
     ({"env": "Othello-v0", "prompt": "answer"}, "expert", "the game has no expert"),
 )
 def test_moves_that_cannot_be_kept_are_a_line(game: dict, moves: str, problem: str) -> None:

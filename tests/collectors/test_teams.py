@@ -83,7 +83,7 @@ def test_teams_that_do_not_share_the_seats_are_one_line(teams: list[list[int]]) 
     "seating, words",
     (
         "tests.helpers.relay:twice",
-        "gave [0, 0, 1, 2], which is not each number from 0 to 3 once; return",
+        "returned [0, 0, 1, 2], not a permutation of 0 to 3; return",
     ),
     ("tests.helpers.relay:nobody", "tests.helpers.relay has no nobody"),
     ("tests.helpers.relay:TEAMS", "not callable"),

@@ -124,7 +124,7 @@ def test_votes_are_a_figure_on_file_and_never_rated() -> None:
     (row,) = evaluation_scores(2, results)
     assert row.votes == 5 and row.agreement is not None
     assert row.agreement == pytest.approx(0.7)
-    assert "by majority of 5 (70 % agree)" in score_line(row)
+    assert "by majority of 5 votes (70 % agree)" in score_line(row)
     assert rated_games(config, 2, results) == []
     record = game_record(results[0], [], 2, None)
     assert flat(record)["seats"][0]["votes"] == 5 and flat(record)["turns"][0]["votes"] == 3

@@ -310,7 +310,7 @@ def test_answers_with_a_label_are_learned(run: RunFolder, tmp_path: Path) -> Non
     assert last["version"] == 18 and last["learn/loss"] < 0.97 * first["learn/loss"]
     assert last["learn/kto_margin"] > first["learn/kto_margin"]
     own |= {"learner.algorithm": DPO, "tracking.run_dir": None}
-    with pytest.raises(ConfigError, match="has single answers with a label, and dpo compares two"):
+    with pytest.raises(ConfigError, match="labeled single answers are unsupported by dpo, which"):
         learn([], own, base=load_as(LearnRun, str(run.config), own))
 
 

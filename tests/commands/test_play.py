@@ -240,7 +240,7 @@ MISTAKES = [
     (["nowhere"], "holds no config.yaml; give a run's folder"),
     (["{run}@7"], "version = 7: no such checkpoint"),
     (["{run}@x"], "@x': give a version's number"),
-    (["{run}", "--game", "TicTacTo-v0"], "no such TextArena id; did you mean 'TicTacToe-v0'?"),
+    (["{run}", "--game", "TicTacTo-v0"], "unknown TextArena id; did you mean 'TicTacToe-v0'?"),
     (["{run}", "--seat", "2"], "--seat = 2: TicTacToe-v0 is played at the seats 0 to 1"),
     (["{run}", "--seat", "first"], "--seat = 'first': input should be a valid integer"),
     (

@@ -386,10 +386,10 @@ def test_ctrl_c_leaves_a_folder_to_go_on_with(tiny_folder: Path, project: Path) 
 @pytest.mark.parametrize(
     "changes, words",
     [
-        ({"sft": {"data": [{"kind": "expert", "game": "Nim"}]}}, "sft.data.0.game = 'Nim': not am"),
+        ({"sft": {"data": [{"kind": "expert", "game": "Nim"}]}}, "sft.data.0.game = 'Nim': unkno"),
         (
             {"games": [{"env": "PigDice-v0"}]},
-            "sft.data.0: PigDice-v0 has no expert; these games have one: TicTacToe,",
+            "sft.data.0: PigDice-v0 has no expert; games with an expert: TicTacToe,",
         ),
         (
             {
@@ -405,11 +405,11 @@ def test_ctrl_c_leaves_a_folder_to_go_on_with(tiny_folder: Path, project: Path) 
                 "opponents": {"draw": {"fixed": 0}, "fixed": []},
                 "sft": {"data": [{"kind": "legal_moves"}]},
             },
-            "sft.data.0: Chopsticks-v0 lists no legal moves; set games.0.legal_moves",
+            "sft.data.0: Chopsticks-v0 does not list legal moves; set games.0.legal_moves",
         ),
         (
             {"sft": {"data": [{"kind": "recorded", "files": "nowhere"}]}},
-            "sft.data.0.files.0 = 'nowhere': no training games there; give a run's folder",
+            "sft.data.0.files.0 = 'nowhere': no training games found; use a run's folder",
         ),
         (
             {"sft": {"data": [{"kind": "jsonl", "path": "nowhere"}]}},
@@ -420,12 +420,12 @@ def test_ctrl_c_leaves_a_folder_to_go_on_with(tiny_folder: Path, project: Path) 
                 "games": [NIM, {"env": "TicTacToe-v0"}],
                 "sft": {"data": [{"kind": "jsonl", "path": "nowhere"}]},
             },
-            "sft.data.0.game is missing; name one of Nim-v0, TicTacToe-v0",
+            "sft.data.0.game: missing; set it to one of Nim-v0, TicTacToe-v0",
         ),
         (
             {"sampling": {"max_tokens": 4}},
-            "sampling.max_tokens = 4: 7 of 7 examples are longer, which play would cut off; set "
-            "it to 6",
+            "sampling.max_tokens = 4: 7 of 7 examples are longer and would be truncated in play; "
+            "set it to 6",
         ),
         ({"sampling": {"max_prompt_tokens": 8}}, "sampling.max_prompt_tokens = 8: the prompt has"),
         ({"sft": {"zip": "no/such/a.zip"}}, "sft.zip = 'no/such/a.zip': no such folder"),

@@ -132,7 +132,7 @@ def test_mistakes_are_one_line(tmp_path):
     with pytest.raises(ConfigError):
         make_world(small(tmp_path / "new").model_copy(update={"games": [silent]}))
     thinking = GameConfig(env="TicTacToe-v0", prompt="think")
-    with pytest.raises(ConfigError, match=r"games.0.prompt = 'think': has the model reason"):
+    with pytest.raises(ConfigError, match=r"games.0.prompt = 'think': reasoning is unsupp"):
         make_world(small(tmp_path / "new").model_copy(update={"games": [thinking]}))
 
 

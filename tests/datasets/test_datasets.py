@@ -1,4 +1,4 @@
-"""Datasets: asked as in play, to the id; answered as play reads it; from where it may be."""
+"""Test datasets: prompts as in play, answers as play parses them, and their sources."""
 
 import json
 import random
@@ -43,7 +43,7 @@ def opening_builder(parser: str) -> PromptBuilder:
     return builder("think", parser, tokenizer)
 
 
-async def test_ids_are_those_of_play():
+async def test_prompt_ids_equal_those_in_play():
     taught = {e.prompt: e for e in expert_examples(TICTACTOE, builder(), number=400, seed=0)}
     engine = EmbeddedEngine(tiny_model(), {STOP}, max_requests=2)
     player = model_player(engine, adapter=None, version=None)
@@ -62,7 +62,7 @@ async def test_ids_are_those_of_play():
     assert compared > 20
 
 
-async def test_what_is_taught_is_read_as_the_experts_move_when_an_engine_says_it():
+async def test_taught_answer_parses_to_expert_move():
     for example in expert_examples(TICTACTOE, builder(), number=60, seed=3):
         player = model_player(Recorder(example.answer), parser="auto")
         game = replayed(example)
@@ -70,7 +70,7 @@ async def test_what_is_taught_is_read_as_the_experts_move_when_an_engine_says_it
         assert answer.sampled.prompt_ids == example.tokens.prompt_ids
         assert (answer.sampled.token_ids, answer.text) == (example.tokens.token_ids, example.answer)
         assert answer.formatted and answer.action in game.expert_moves()
-        assert set(game.expert_moves()) < set(game.legal_moves())  # there is something to teach
+        assert set(game.expert_moves()) < set(game.legal_moves())  # some legal moves are worse
 
 
 def replayed(example: Example) -> Game:
@@ -87,7 +87,7 @@ def replayed(example: Example) -> Game:
     return game
 
 
-def test_a_real_template_closes_the_answer_with_the_same_ids():
+def test_real_template_ends_answer_with_same_ids():
     tokenizer = load_tokenizer(ModelConfig())
     prompts = builder("think", "boxed", tokenizer)
     assert prompts.template.stop_token_id == tokenizer.eos_token_id
@@ -103,14 +103,14 @@ def test_a_real_template_closes_the_answer_with_the_same_ids():
         assert whole[: len(taught)] == taught
 
 
-def test_a_template_that_does_not_close_an_answer_leaves_it_to_the_tokenizer():
+def test_template_without_stop_token_uses_tokenizers():
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = "{% for message in messages %}{{ message['content'] }}\n{% endfor %}"
     assert builder(tokenizer=tokenizer).template.stop_token_id == tokenizer.eos_token_id
 
 
 @every_row("game", TICTACTOE, KUHN, GameConfig(env="ConnectFour-v0"))
-def test_examples_are_as_many_as_asked_different_even_and_decided_by_the_seed(game):
+def test_examples_are_distinct_balanced_and_seeded(game):
     examples = expert_examples(game, builder(), number=81, seed=5)
     assert len(examples) == len({tuple(e.tokens.prompt_ids) for e in examples}) == 81
     seats = [example.seat for example in examples]
@@ -122,19 +122,19 @@ def test_examples_are_as_many_as_asked_different_even_and_decided_by_the_seed(ga
 
 
 @pytest.mark.parametrize(("pile", "number", "by_seat"), [(4, 50, (1, 2)), (4, 2, (1, 1))])
-def test_of_fewer_positions_all_are_given_and_it_is_said(pile, number, by_seat, caplog):
+def test_too_few_positions_are_all_returned_and_logged(pile, number, by_seat, caplog):
     game = GameConfig(env="Nim-v0", args={"piles": [pile]}, max_turns=2)
     examples = expert_examples(game, builder(), number=number, seed=0)
     seats = [example.seat for example in examples]
     assert (seats.count(0), seats.count(1)) == by_seat
-    message = f"found {sum(by_seat)} different positions, not the {number} asked for"
+    message = f"found only {sum(by_seat)} of {number} requested positions"
     assert (message in caplog.text) == (sum(by_seat) < number)
 
 
 @every_row(
     "prompts, start", (builder("think", "boxed"), ""), (opening_builder("boxed"), "<think>\n")
 )
-def test_a_rationale_is_private_and_comes_before_the_move(prompts, start):
+def test_rationale_is_private_and_precedes_move(prompts, start):
     game = GameConfig(**THINK)
     for example in expert_examples(game, prompts, number=20, seed=1, rationale=True):
         action = prompts.style.read_action(example.answer)
@@ -147,7 +147,7 @@ def test_a_rationale_is_private_and_comes_before_the_move(prompts, start):
         assert rest.startswith("</think>\n\n" if start else "\n")
 
 
-def test_a_rationale_needs_a_style_that_reasons():
+def test_rationale_requires_reasoning_style():
     with pytest.raises(ConfigError, match="rationale = true: the prompt style 'answer' of Tic"):
         expert_examples(TICTACTOE, builder(), number=1, seed=0, rationale=True)
 
@@ -163,7 +163,7 @@ BUILDERS = [
 
 @settings(deadline=None, derandomize=True)
 @given(ACTIONS, REASONS, st.sampled_from(BUILDERS))
-def test_answers_are_read_as_they_were_meant(action, reason, prompts):
+def test_written_answers_parse_to_their_actions(action, reason, prompts):
     answer = write_answer(prompts, action, reason)
     assert prompts.style.read_action(answer) == (action, True)
     assert reason in answer
@@ -171,12 +171,12 @@ def test_answers_are_read_as_they_were_meant(action, reason, prompts):
     assert answer.endswith(rf"\boxed{{{action}}}" if boxed else action)
 
 
-def test_an_action_that_is_never_read_is_refused_in_one_line():
+def test_unparsable_action_is_rejected_in_one_line():
     assert write_answer(builder(parser="raw"), "I offer peace.") == "I offer peace."
     refused("games.parser = 'plain': reads 'peace' neither", write_answer, builder(), "peace")
 
 
-def test_what_is_scored_is_the_prompt_and_the_answer_with_its_stop():
+def test_answer_and_stop_token_are_scored_after_prompt():
     for example in expert_examples(TICTACTOE, builder(), number=10, seed=0):
         tokens = example.tokens
         assert tokens.scored_ids == tokens.token_ids and tokens.token_ids[-1] == STOP
@@ -186,7 +186,7 @@ def test_what_is_scored_is_the_prompt_and_the_answer_with_its_stop():
         assert whole.endswith(f"<|assistant|>{example.answer}<|end|>")
 
 
-def test_examples_are_read_as_they_were_written(tmp_path):
+def test_examples_round_trip_through_file(tmp_path):
     examples = expert_examples(TICTACTOE, builder(), number=9, seed=0)
     sides = split_by_prompt(examples, 0.4, seed=0)
     assert all(sides)
@@ -197,7 +197,7 @@ def test_examples_are_read_as_they_were_written(tmp_path):
 
 @settings(deadline=None, derandomize=True, max_examples=20)
 @given(st.integers(0, 1000), st.permutations(list(range(300))))
-def test_a_split_keeps_prompts_apart_and_depends_on_nothing_else(seed, order):
+def test_split_depends_only_on_prompts_and_seed(seed, order):
     examples = [
         Example(env="", seat=0, prompt="", answer=str(i), tokens=token_sample([i // 2], [i, STOP]))
         for i in range(300)
@@ -217,7 +217,7 @@ def write(path, *rows):
 WON = ("[4]", "[0]", "I say [1]", "[8]", "[7]")
 
 
-async def test_winners_turns_are_taken_as_they_were_recorded(tmp_path):
+async def test_winners_turns_keep_recorded_ids(tmp_path):
     won = await recorded_game(*WON)
     lost = await recorded_game("[0]", "[4]", "[1]", "[2]", "[8]", "[6]")
     both = await recorded_game(*WON, players=("main@3", "main@2"))
@@ -236,7 +236,7 @@ async def test_winners_turns_are_taken_as_they_were_recorded(tmp_path):
     assert [e.seat for e in everyone] == [0] * 6 + [1] * 2
 
 
-async def test_broken_turns_and_forfeits_are_left_out(tmp_path):
+async def test_invalid_turns_and_forfeits_are_skipped(tmp_path):
     forfeited = await recorded_game("[4]", "[0]", "[8]", "[0]")
     own = await recorded_game("[4]", "[0]", "[4]")
     unread = await recorded_game("[4]", "[0]", "one")
@@ -253,7 +253,7 @@ async def test_broken_turns_and_forfeits_are_left_out(tmp_path):
     assert [e.answer for e in recorded_examples([path], tokenizer)] == ["[4]", "[7]"]
 
 
-async def test_recorded_prompts_in_which_text_became_control_are_left_out(tmp_path, caplog):
+async def test_prompts_with_injected_control_tokens_are_skipped(tmp_path, caplog):
     tokenizer = tiny_tokenizer()
     row = await recorded_game(*WON)
     forged = row["turns"][2]["answer"]
@@ -264,32 +264,32 @@ async def test_recorded_prompts_in_which_text_became_control_are_left_out(tmp_pa
     )
     path = write(tmp_path / "train-000003.jsonl", row)
     assert [e.answer for e in recorded_examples([path], tokenizer)] == ["[4]", "[7]"]
-    assert "1 turns are left out" in caplog.text
+    assert "skipped 1 turns" in caplog.text
     forged["sampled"]["prompt_ids"] = builder().template.encode(chat)
     path = write(tmp_path / "train-000003.jsonl", row)
     answers = [e.answer for e in recorded_examples([path], tokenizer)]
     assert answers == ["[4]", "I say [1]", "[7]"]
 
 
-async def test_evaluations_and_other_tokenizers_are_refused(tmp_path):
+async def test_evaluation_games_and_other_tokenizers_are_rejected(tmp_path):
     row = await recorded_game(*WON)
     tokenizer = tiny_tokenizer()
     path = write(tmp_path / "eval-000003.jsonl", row)
-    refused("eval-000003.jsonl: an evaluation's games, never", recorded_examples, [path], tokenizer)
+    refused("eval-000003.jsonl: evaluation games are never", recorded_examples, [path], tokenizer)
     path = write(
         tmp_path / "train-000003.jsonl", row, row | {"spec": row["spec"] | {"purpose": "eval"}}
     )
-    with pytest.raises(ConfigError, match="train-000003.jsonl:2: a game of an evaluation, never"):
+    with pytest.raises(ConfigError, match="train-000003.jsonl:2: evaluation games are never"):
         recorded_examples([path], tokenizer)
     row["turns"][2]["answer"]["sampled"]["segments"][0]["token_ids"][0] += 1
     path = write(tmp_path / "train-000003.jsonl", row)
-    with pytest.raises(ConfigError, match="train-000003.jsonl:1: its ids are another tokenizer's"):
+    with pytest.raises(ConfigError, match="train-000003.jsonl:1: token ids of another tokenizer"):
         recorded_examples([path], tokenizer)
     path = write(tmp_path / "000003.jsonl", {"prompt_ids": []})
     refused("000003.jsonl:1: not a recorded game", recorded_examples, [path], tokenizer)
 
 
-def test_a_persons_own_pairs(tmp_path):
+def test_user_examples_use_the_prompts_of_play(tmp_path):
     game = Game(TICTACTOE, 0)
     game.step("[4]")
     observation = game.observe()
@@ -341,7 +341,7 @@ FORMS = [
 
 
 @pytest.mark.parametrize("is_list", [False, True])
-def test_the_rows_of_other_tools_are_the_same_example(tmp_path: Path, is_list: bool) -> None:
+def test_formats_of_other_tools_give_same_example(tmp_path: Path, is_list: bool) -> None:
     rows = "[" + ",\n".join(map(json.dumps, FORMS)) + "]"
     lines = "\r\n".join(map(json.dumps, FORMS))
     path = tmp_path / "theirs.jsonl"
@@ -352,7 +352,7 @@ def test_the_rows_of_other_tools_are_the_same_example(tmp_path: Path, is_list: b
     assert tiny_tokenizer().decode(found[0].tokens.prompt_ids) == text
 
 
-def test_each_answer_of_a_chat_is_learned_but_for_those_of_no_weight(tmp_path: Path) -> None:
+def test_chat_answers_are_examples_unless_weight_is_zero(tmp_path: Path) -> None:
     hello = {"role": "assistant", "content": "Hello."}
     rows = [
         {"messages": [SYSTEM, hello, ASKED, SAID, *MORE]},
@@ -374,26 +374,26 @@ def test_each_answer_of_a_chat_is_learned_but_for_those_of_no_weight(tmp_path: P
     "line, words",
     ("{", ":3: not JSON"),
     ("[]", ":3: a list; write an object a line"),
-    ("{}", ":3: has no keys; give observation and action, messages, or prompt and"),
-    ('{"observation": "x"}', ":3: has observation; give observation and action, m"),
-    ('{"observation": "x", "action": 4}', ":3: give the texts observation and action"),
+    ("{}", ":3: unknown format (keys: none); use observation and action, messages, or"),
+    ('{"observation": "x"}', ":3: unknown format (keys: observation); use observa"),
+    ('{"observation": "x", "action": 4}', ":3: observation and action must be non-empty"),
     ('{"observation": "x", "action": "4"}', ":3: games.parser = 'plain': reads '4'"),
-    ('{"messages": []}', ":3: messages = []: give a text or a list of messages"),
-    ('{"messages": ["x"]}', ":3: messages.0 is a str; give a role and a content"),
-    ('{"messages": [{"role": "user"}, {}]}', ":3: messages.0.content = None: is no text; give"),
-    ('{"messages": [{"role": "king", "content": "x"}]}', ":3: messages.0.role = 'king': give s"),
-    (json.dumps(ask(content=[{"type": "image_url"}])), ":3: messages.0.content: has parts that"),
-    (json.dumps(ask(content="\ud800")), ":3: messages.0.content = '\\ud800': is no text; give"),
-    (json.dumps(ask(reasoning_content="x")), ":3: messages.0.reasoning_content: is not trained"),
-    ('{"messages": [], "tools": [{}]}', ":3: tools: calls of tools are not trained on; leave t"),
-    ('{"prompt": 3, "completion": "x"}', ":3: prompt = 3: give a text or a list of messages"),
+    ('{"messages": []}', ":3: messages = []: must be a string or message list"),
+    ('{"messages": ["x"]}', ":3: messages.0 = 'x': must be an object with role and"),
+    ('{"messages": [{"role": "user"}, {}]}', ":3: messages.0.content = None: must be non-empty"),
+    ('{"messages": [{"role": "king", "content": "x"}]}', ":3: messages.0.role = 'king': must be"),
+    (json.dumps(ask(content=[{"type": "image_url"}])), ":3: messages.0.content: only text parts"),
+    (json.dumps(ask(content="\ud800")), ":3: messages.0.content = '\\ud800': must be non-emp"),
+    (json.dumps(ask(reasoning_content="x")), ":3: messages.0.reasoning_content: unsupported; w"),
+    ('{"messages": [], "tools": [{}]}', ":3: tools: tool calls are unsupported; remove the row"),
+    ('{"prompt": 3, "completion": "x"}', ":3: prompt = 3: must be a string or message list"),
     (
         json.dumps({"messages": [{"role": "user", "content": "x"}] * 2}),
-        ":3: messages: has no answer of the assistant to learn; give one",
+        ":3: messages: no assistant message to train on; add one",
     ),
     (json.dumps({"observation": "x " * 5000, "action": "[4]"}), "max_prompt_tokens = 4096"),
 )
-def test_a_mistake_in_a_file_is_shown_with_its_line(line, words, tmp_path):
+def test_file_errors_name_the_line(line, words, tmp_path):
     path = tmp_path / "own.jsonl"
     path.write_text(f'{{"observation": "x", "action": "[4]"}}\n\n{line}\n', encoding="utf-8")
     said = line_of(jsonl_examples, path, TICTACTOE, builder())
@@ -401,6 +401,6 @@ def test_a_mistake_in_a_file_is_shown_with_its_line(line, words, tmp_path):
     assert said.startswith(f"{path}:3: ")
 
 
-def test_a_missing_file_is_refused(tmp_path):
+def test_missing_file_is_rejected(tmp_path):
     with pytest.raises(ConfigError, match="no such file; give a JSONL file"):
         jsonl_examples(tmp_path / "none.jsonl", TICTACTOE, builder())

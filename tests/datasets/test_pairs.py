@@ -1,4 +1,4 @@
-"""Pairs of a person's own: two forms of a line, mistakes by file and line, and what is learned."""
+"""Test users' pairs: their formats, errors with file and line, and training on them."""
 
 import json
 
@@ -28,7 +28,7 @@ def read(path, *rows):
     return jsonl_pairs(path, GAME, builder())
 
 
-def test_a_line_is_an_observation_or_a_chat_with_two_answers(tmp_path):
+def test_row_is_observation_or_chat_with_two_answers(tmp_path):
     own, talk = read(tmp_path / "pairs.jsonl", OWN, TALK)
     assert (own.chosen.answer, own.rejected.answer) == ("4", "0")  # as the parser reads them
     assert own.chosen.tokens.prompt_ids == own.rejected.tokens.prompt_ids
@@ -55,13 +55,13 @@ FORMS = [
 ]
 
 
-def test_the_rows_of_other_tools_are_the_same_pair(tmp_path):
+def test_formats_of_other_tools_give_same_pair(tmp_path):
     found = read(tmp_path / "theirs.jsonl", *FORMS)
     assert len({(each.chosen.key, each.rejected.key) for each in found[:4]}) == 1
     assert len({(each.chosen.key, each.rejected.key) for each in found}) == 1
 
 
-def test_answers_with_a_label_are_half_a_pair(tmp_path):
+def test_labeled_answers_are_half_pairs(tmp_path):
     rows = [{"prompt": CHAT, "completion": [SAID], "label": True}]
     rows += [{"prompt": "Your move.", "completion": "[0]", "label": False}]
     good, bad = read(tmp_path / "labels.jsonl", *rows)
@@ -76,31 +76,34 @@ def test_answers_with_a_label_are_half_a_pair(tmp_path):
 @every_row(
     "line, words",
     ("{", "not JSON"),
-    ("{}", "has no keys; give observation or prompt, chosen and rejected"),
-    ({"chosen": "[1]", "rejected": "[2]"}, "has no prompt; give one, or chats in chosen and"),
-    (OWN | {"prompt": CHAT}, "has observation, chosen, rejected, prompt; give "),
-    (TALK | {"chosen": CHAT}, "chosen: ends with a message of user"),
-    ({"prompt": "x", "completion": "y", "label": 1}, "label = 1: give true or false"),
-    ({"chosen": [*CHAT, SAID], "rejected": [CHAT[1], SAID]}, "chosen and rejected differ befo"),
-    (OWN | {"chosen": 4}, "chosen = 4 is no text; give a text"),
-    (OWN | {"rejected": " "}, "rejected = ' ' is no text; give a text"),
-    (OWN | {"rejected": "[4]"}, "chosen and rejected are the same answer; leave the line out"),
+    ("{}", "unknown format (keys: none); use observation or prompt, chosen and rejected"),
+    ({"chosen": "[1]", "rejected": "[2]"}, "no prompt; add prompt, or chats as chosen and"),
+    (OWN | {"prompt": CHAT}, "(keys: observation, chosen, rejected, prompt); use "),
+    (TALK | {"chosen": CHAT}, "chosen: last message from user, not assistant"),
+    ({"prompt": "x", "completion": "y", "label": 1}, "label = 1: must be true or false"),
+    ({"chosen": [*CHAT, SAID], "rejected": [CHAT[1], SAID]}, "chosen and rejected have differ"),
+    (OWN | {"chosen": 4}, "chosen = 4: must be non-empty UTF-8 text"),
+    (OWN | {"rejected": " "}, "rejected = ' ': must be non-empty UTF-8 text"),
+    (OWN | {"rejected": "[4]"}, "chosen and rejected are the same answer; remove the line"),
     (OWN | {"rejected": "4"}, "games.parser = 'plain': reads '4'"),
-    (TALK | {"prompt": []}, "prompt = []: give a text or a list of messages"),
-    (TALK | {"prompt": [{"role": "user"}]}, "prompt.0.content = None: is no text; give a text"),
+    (TALK | {"prompt": []}, "prompt = []: must be a string or message list"),
+    (
+        TALK | {"prompt": [{"role": "user"}]},
+        "prompt.0.content = None: must be non-empty UTF-8 text",
+    ),
 )
-def test_a_mistake_names_file_and_line(tmp_path, line, words):
+def test_file_errors_name_file_and_line(tmp_path, line, words):
     path = tmp_path / "pairs.jsonl"
     message = line_of(read, path, OWN, "", line)
     assert message.startswith(f"{path}:3: ") and words in message and "\n" not in message
 
 
-def test_a_missing_file_is_refused(tmp_path):
+def test_missing_file_is_rejected(tmp_path):
     refused("no such file", jsonl_pairs, tmp_path / "none.jsonl", GAME, builder())
 
 
 @every_row("name", "dpo", "simpo", "kto", "rft")
-def test_a_batch_of_them_is_one_that_the_learner_takes(tmp_path, name):
+def test_learner_trains_on_pairs(tmp_path, name):
     pairs = read(tmp_path / "pairs.jsonl", OWN, TALK)
     tiny_model().save_pretrained(tmp_path / "model")
     model = ModelConfig(

@@ -1,4 +1,4 @@
-"""Recorded games as groups: which are whole, which are kept, and what is held out."""
+"""Test recorded games as groups: complete, filtered and held-out groups."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -68,9 +68,9 @@ def branched(game_id: int, branches: int, turns: int = 4) -> GameResult:
     return replace(parent, spec=spec, branches=made)
 
 
-def test_a_group_is_whole_when_all_its_games_are_there_and_as_judged(tmp_path: Path) -> None:
+def test_groups_need_all_games_and_keep_recorded_rewards(tmp_path: Path) -> None:
     games = [*group(7, [1, 2]), *group(8, [3]), *group(9, [4, 5], turns=6)]
-    games[1], games[2] = games[2], games[1]  # another group's game may lie between
+    games[1], games[2] = games[2], games[1]  # another group's game comes between
     index = index_of([write(tmp_path / "train-000000.jsonl", games)])
     assert found(index) == [[(1, 0), (2, 0)], [(4, 0), (5, 0)]]
     assert index.counts.incomplete == 1 and index.counts.games == 5
@@ -82,18 +82,18 @@ def test_a_group_is_whole_when_all_its_games_are_there_and_as_judged(tmp_path: P
     assert [each.opened() for each in whole] == played
 
 
-def test_branches_are_a_group_and_a_game_that_lost_one_is_none(tmp_path: Path) -> None:
+def test_branches_form_a_group_unless_one_is_lost(tmp_path: Path) -> None:
     games = [branched(10, 2), branched(20, 3), branched(30, 2)]
     path = tmp_path / "train-000000.jsonl"
     index = index_of([write(path, games)])
     whole = [[(11, 0), (12, 0)], [(21, 0), (22, 0), (23, 0)], [(31, 0), (32, 0)]]
     assert found(index) == whole
-    assert list(index.sizes) == [2, 3, 2]  # from the fork on
+    assert list(index.sizes) == [2, 3, 2]  # samples after the fork
     lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join(lines[:2] + lines[3:]))  # a branch of the first one is lost
+    path.write_bytes(b"".join(lines[:2] + lines[3:]))  # a branch of the first game is lost
     source = Source({path: whole_size(path)}, REWARDS.recorded)
     assert found(index_of([source])) == whole[1:]
-    path.write_bytes(b"".join(lines[1:]))  # and here the game itself
+    path.write_bytes(b"".join(lines[1:]))  # the game itself is lost
     source = Source({path: whole_size(path)}, REWARDS.recorded)
     assert found(index_of([source])) == whole[1:]
 
@@ -119,7 +119,7 @@ LOST = (-1.0, 1.0)
     (LearnConfig(opponents=["self", "past"]), [4, 5]),
     (LearnConfig(opponents=["random"], winners=True), [1]),
 )
-def test_filters_keep_what_they_say(filters: LearnConfig, kept: list[int], tmp_path: Path) -> None:
+def test_filters_select_trajectories(filters: LearnConfig, kept: list[int], tmp_path: Path) -> None:
     games = [
         game(("main@3", "random"), game_id=1),
         game(("main@3", "random"), LOST, game_id=2),
@@ -135,7 +135,7 @@ def test_filters_keep_what_they_say(filters: LearnConfig, kept: list[int], tmp_p
     assert len(of_self) == (5 in kept) * (1 if filters.winners else 2)  # two seats, one has won
 
 
-def test_filters_and_judges_let_games_through(tmp_path: Path) -> None:
+def test_winners_filter_and_judges_select_trajectories(tmp_path: Path) -> None:
     games = [*group(7, [1]), *group(7, [2], outcomes=LOST), *group(8, [3, 4])]
     source = write(tmp_path / "train-000000.jsonl", games)
     winners = LearnConfig(winners=True)
@@ -158,7 +158,7 @@ def data_of(index: GroupIndex, **changes: Any) -> OfflineData:
 
 
 def lone_games(number: int, turns: int = 4) -> list[GameResult]:
-    """Games whose seats of the policy have two turns each, a group a seat."""
+    """Games in which each of two trained seats has two turns, with one group per seat."""
     return [game(("main@5", "main@5"), game_id=each, turns=turns) for each in range(number)]
 
 
@@ -177,9 +177,9 @@ def places(batch: Any) -> list[tuple[int, int]]:
     return [(each.game_id, each.seat) for group in batch.groups for each in group]
 
 
-def test_each_epoch_has_an_order_of_its_own(tmp_path: Path) -> None:
+def test_each_epoch_has_its_own_order(tmp_path: Path) -> None:
     index = index_of([write(tmp_path / "train-000000.jsonl", lone_games(10))])
-    data = data_of(index)  # 20 groups of 2 samples, 3 to a batch: 2 groups are left
+    data = data_of(index)  # 20 groups of 2 samples, 3 per batch: 2 groups remain
     batches = list(data.batches(0))
     assert data.ends == [6, 12] and len(batches) == data.updates == 12
     assert [batch.version for batch in batches] == list(range(12))
@@ -193,13 +193,13 @@ def test_each_epoch_has_an_order_of_its_own(tmp_path: Path) -> None:
     assert [data.epoch(version) for version in (3, 6, 9, 12)] == [0.5, 1.0, 1.5, 2.0]
 
 
-def test_games_that_fill_no_batch_are_one(tmp_path: Path) -> None:
+def test_too_few_games_form_one_batch(tmp_path: Path) -> None:
     index = index_of([write(tmp_path / "train-000000.jsonl", lone_games(2))])
     (batch,) = data_of(index, batch_size=100, epochs=1).batches(0)
     assert sorted(places(batch)) == [(0, 0), (0, 1), (1, 0), (1, 1)]
 
 
-def test_held_out_losses_are_due_at_epochs_ends_or_as_asked(tmp_path: Path) -> None:
+def test_held_out_loss_is_due_at_epoch_ends_or_interval(tmp_path: Path) -> None:
     games = lone_games(40)
     index = index_of([write(tmp_path / "train-000000.jsonl", games)], share=0.3)
     data, often = data_of(index), data_of(index, held_out_every=4)
@@ -210,7 +210,7 @@ def test_held_out_losses_are_due_at_epochs_ends_or_as_asked(tmp_path: Path) -> N
     assert not nothing.measures(0, is_last=True)
 
 
-def test_packed_samples_keep_the_version_that_sampled_them(tmp_path: Path) -> None:
+def test_packed_samples_keep_sampling_version(tmp_path: Path) -> None:
     index = index_of([write(tmp_path / "train-000000.jsonl", lone_games(3))])
     (batch,) = data_of(index, epochs=1, batch_size=12).batches(0)
     packed: list[PackedTrajectory] = [each for group in batch.groups for each in group]

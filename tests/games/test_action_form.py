@@ -1,4 +1,4 @@
-"""The form of a game's actions, in brackets or bare: found by playing, asked for and read so."""
+"""Test the form of actions, in brackets or bare: its detection, its prompts and its parsing."""
 
 from dataclasses import replace
 
@@ -28,21 +28,21 @@ from unstable.prompts import STYLES, PromptBuilder, write_answer
     (game(forms="neither", text="Nothing is right."), "bare"),
     (game(forms="neither", text="[x] is no move."), "brackets"),
 )
-def test_the_form_is_found_by_playing(config: GameConfig, form: str) -> None:
+def test_action_form_is_detected_by_play(config: GameConfig, form: str) -> None:
     assert settled(config).action_form == form
     chosen = config.model_copy(update={"action_form": "brackets"})
-    assert settled(chosen).action_form == "brackets", "what a person says stays"
+    assert settled(chosen).action_form == "brackets", "a configured form is kept"
 
 
-def test_a_list_in_the_wrong_form_is_refused_in_one_line() -> None:
+def test_moves_listed_in_wrong_form_are_rejected_in_one_line() -> None:
     said = line_of(settled, game("bare", forms="brackets"), "games.1")
     assert said.startswith("games.1.legal_moves = 'tests.helpers.forms:bare': lists '1'")
-    assert said.endswith("it takes '[1]'; list it so")
+    assert said.endswith("accepts only '[1]'; list that form")
 
 
 @every_row("prompt", "compact", "answer", "think")
 @every_row("form", "bare", "bracketed")
-def test_what_the_prompt_asks_for_is_read_as_the_game_takes_it(prompt: str, form: str) -> None:
+def test_requested_answer_is_parsed_to_the_action_form(prompt: str, form: str) -> None:
     config = settled(game(form, prompt, forms="bare" if form == "bare" else "brackets"))
     style, play = prompt_style(config), Game(config, 0)
     asked = style.render(play.observe())
@@ -58,7 +58,7 @@ def test_what_the_prompt_asks_for_is_read_as_the_game_takes_it(prompt: str, form
 
 
 @every_row("parser", "brackets", "exact", "bare", "boxed")
-def test_every_parser_but_raw_gives_the_form(parser: str) -> None:
+def test_every_parser_except_raw_applies_action_form(parser: str) -> None:
     text = {"bare": "go home", "boxed": r"\boxed{go home}"}.get(parser, "[go home]")
     style = replace(STYLES["answer"], parser=parser)
     assert replace(style, form="bare").read_action(text) == ("go home", True)
@@ -67,5 +67,5 @@ def test_every_parser_but_raw_gives_the_form(parser: str) -> None:
     assert raw.read_action("[go home]") == ("[go home]", True)
 
 
-def test_vetted_games_take_brackets() -> None:
+def test_vetted_games_accept_brackets() -> None:
     assert {settled(each.config).action_form for each in PACK} == {"brackets"}

@@ -19,7 +19,7 @@ from unstable.games.check import check_game, settled
 from unstable.games.game import Game
 
 LIBRARIES = {"open_spiel": "pyspiel", "pettingzoo": "pettingzoo", "gymnasium": "gymnasium"}
-"""The module that each needs, by prefix."""
+"""Required module by prefix."""
 
 
 def test_each_prefix_is_an_entry_point() -> None:
@@ -27,7 +27,9 @@ def test_each_prefix_is_an_entry_point() -> None:
 
 
 @every_row("prefix", *LIBRARIES)
-def test_a_missing_library_is_a_line(prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_library_is_rejected_in_one_line(
+    prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, LIBRARIES[prefix], None)
         for name in [name for name in sys.modules if name.startswith("unstable.contrib.env")]:
@@ -35,13 +37,13 @@ def test_a_missing_library_is_a_line(prefix: str, monkeypatch: pytest.MonkeyPatc
         patch.delitem(sys.modules, "unstable.games.bridges.open_spiel", raising=False)
         bridges.bridged_class.cache_clear()
         line = (
-            rf"games.env = '{prefix}:some_game': needs more than is installed \(.*"
+            rf"games.env = '{prefix}:some_game': a package of {prefix} is not installed \(.*"
             rf"{LIBRARIES[prefix]}.*\); run: pip install 'unstable-selfplay\[{prefix}\]'$"
         )
         refused(line, check_game, GameConfig(env=f"{prefix}:some_game"))
 
 
-def test_metadata_that_is_older_than_the_code_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outdated_installation_is_rejected_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """Metadata of an earlier install, as after the update of a clone, raises a `ConfigError`."""
     monkeypatch.setattr(plugins, "entry_points", lambda group: EntryPoints())
     registered.cache_clear()
@@ -54,7 +56,7 @@ def test_metadata_that_is_older_than_the_code_is_a_line(monkeypatch: pytest.Monk
     registered.cache_clear()
 
 
-def test_a_librarys_import_leaves_logging_as_it_is() -> None:
+def test_bridge_import_keeps_logging_settings() -> None:
     root = logging.getLogger()
     before = root.level, [*root.handlers]
     with bridges._logging_kept():
@@ -70,7 +72,7 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 
-def test_the_words_on_the_page_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_documented_texts_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("rlcard", reason="pip install -e '.[pettingzoo]'")
     (tmp_path / "my_words.py").write_text(blocks("python")[0], encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
@@ -88,7 +90,7 @@ def test_the_words_on_the_page_are_shown(tmp_path: Path, monkeypatch: pytest.Mon
     assert poker.stakes == 7 and abs(poker.outcomes[0]) <= 1
 
 
-def test_the_run_on_the_page_could_begin() -> None:
+def test_documented_config_is_valid() -> None:
     pytest.importorskip("gymnasium", reason="pip install -e '.[gymnasium]'")
     (game,) = parse(yaml.safe_load(blocks("yaml")[1])).games
     check_game(game)

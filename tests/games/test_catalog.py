@@ -1,4 +1,4 @@
-"""The catalogue: what cannot be played is refused in one line, and what can be played passes."""
+"""Test checks of games and opponents: unplayable ones are rejected in one line, others pass."""
 
 import subprocess
 import sys
@@ -29,30 +29,30 @@ def takes_anything(text):
 @every_row(
     "config, words",
     ({"env": "TicTacTo-v0"}, "did you mean 'TicTacToe-v0'?"),
-    ({"env": "TicTacToe-v0-train"}, "leave -train off; write 'TicTacToe-v0'"),
-    ({"env": "TicTacToe-v0-raw"}, "leave -raw off"),
+    ({"env": "TicTacToe-v0-train"}, "unsupported suffix; use 'TicTacToe-v0'"),
+    ({"env": "TicTacToe-v0-raw"}, "TicTacToe-v0-raw': unsupported suffix"),
     ({"env": "nowhere.to:Find"}, "games.env = 'nowhere.to:Find': cannot import nowhere.to"),
     ({"env": f"{__name__}:Missing"}, "has no Missing"),
-    ({"env": "unstable.config:GameConfig"}, "not a textarena.Env"),
-    ({"env": f"{__name__}:takes_anything"}, "not a textarena.Env"),
+    ({"env": "unstable.config:GameConfig"}, "not a subclass of textarena.Env"),
+    ({"env": f"{__name__}:takes_anything"}, "not a subclass of textarena.Env"),
     ({"env": "Nim-v0", "args": {"pile": 3}}, "games.args = {'pile': 3}: "),
     ({"env": "TicTacToe-v0", "seats": 3}, "games.seats = 3: The number of players has to be 2"),
     ({"env": COUNT_UP, "seats": 4}, "games.seats = 4: at most 3"),
-    ({"env": "Klondike-v0"}, "does not parse"),
+    ({"env": "Klondike-v0"}, "syntax error in the game's file"),
     ({"env": "CharacterConclave-v0", "seats": 3}, "any action of seat 0 after 0 turns raises"),
     ({"env": "UsedCar-v0-balanced"}, "needs textarena.envs.UsedCar, which is not installed; "),
-    ({"env": "UsedCarNegotiation-v0"}, "needs a file that is not installed with it; choose"),
+    ({"env": "UsedCarNegotiation-v0"}, "needs a file that its package lacks; choose"),
     ({"env": "GuessWho-v0", "seats": 1}, "set OPENROUTER_API_KEY"),
     ({"prompt": "unstable.nowhere:style"}, "games.prompt = 'unstable.nowhere:style'"),
-    ({"prompt": "anser"}, "known: answer, compact, think, or module:function"),
+    ({"prompt": "anser"}, "use one of answer, compact, think, or module:function"),
     (
         {"parser": "bracket"},
-        "known: auto, brackets, exact, bare, plain, boxed, raw, or module:function",
+        "use one of auto, brackets, exact, bare, plain, boxed, raw, or module:function",
     ),
     ({"legal_moves": f"{__name__}:nothing"}, "games.legal_moves"),
     ({"legal_moves": f"{__name__}:COUNT_UP"}, "not callable"),
 )
-def test_what_cannot_be_played_is_refused_in_one_line(config, words, monkeypatch):
+def test_unplayable_config_is_rejected_in_one_line(config, words, monkeypatch):
     monkeypatch.delenv("OPENROUTER_API_KEY", raising=False)
     said = line_of(check_game, GameConfig(**config))
     assert words in said
@@ -60,8 +60,8 @@ def test_what_cannot_be_played_is_refused_in_one_line(config, words, monkeypatch
 
 
 @every_row("env, seats", ("WordChains-v0", 2), ("Codenames-v0", 4))
-def test_word_games_say_what_they_need(env, seats):
-    """Without data and textblob, in a process of its own, since what NLTK has found stays."""
+def test_word_games_name_missing_data(env, seats):
+    """Without data and textblob, in a child process, since NLTK caches what it finds."""
     code = f"""
 import sys, nltk
 sys.modules["textblob"] = None
@@ -72,16 +72,16 @@ check_game(GameConfig(env={env!r}, seats={seats}))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     line = done.stderr.splitlines()[-1]
-    assert f"ConfigError: games.env = {env!r}: the game needs NLTK's word lists; " in line
+    assert f"ConfigError: games.env = {env!r}: NLTK's word lists are not installed; " in line
     assert "run: pip install textblob, or: python -m nltk.downloader words" in line
 
 
 @every_row("env, seats", *LISTED, (COUNT_UP, 1), (COUNT_UP, 3))
-def test_what_can_be_played_passes(env, seats):
+def test_playable_games_pass_check(env, seats):
     check_game(GameConfig(env=env, seats=seats))
 
 
-def test_ids_are_written_without_variants():
+def test_known_ids_exclude_variants():
     assert "TicTacToe-v0" in known_ids() and "TicTacToe-v0-train" not in known_ids()
     assert len(known_ids()) > 200
 
@@ -107,11 +107,11 @@ class Bot:
     (PythonOpponent(target=f"{__name__}:Missing"), "Nim-v0", "has no Missing"),
     (OpenAIOpponent(model="m", api_key_env="UNSET_KEY"), "Nim-v0", "'UNSET_KEY': not set"),
 )
-def test_opponents_that_cannot_play_are_refused_in_one_line(opponent, env, words):
+def test_unplayable_opponents_are_rejected_in_one_line(opponent, env, words):
     assert words in line_of(check_opponent, opponent, GameConfig(env=env))
 
 
-def test_opponents_that_can_play_pass(monkeypatch, tmp_path):
+def test_playable_opponents_pass_check(monkeypatch, tmp_path):
     monkeypatch.setenv("A_KEY", "anything")
     adapter_files(tmp_path)
     monkeypatch.setattr("unstable.collectors.players.openai.silence", lambda _: None)

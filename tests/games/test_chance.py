@@ -9,8 +9,8 @@ from tests.helpers.rows import every_row
 from unstable.games import chance
 
 
-def test_state_is_swapped_by_bytes_and_functions_are_of_the_shared_generator() -> None:
-    """Else games are right and thirty times slower at each swap: chance.py needs a look."""
+def test_chance_swaps_bytes_of_shared_generator() -> None:
+    """Otherwise games stay correct, but each swap takes thirty times as long: update chance.py."""
     assert chance._is_as_in_cpython()
     generator = random.Random(3)
     generator.gauss(0, 1)
@@ -36,7 +36,7 @@ def shuffled() -> tuple[int, ...]:
     (lambda: chance.draw([1, 2, 3]), 3),
     (lambda: (random.randrange(2), random.choice("ab")), 4),
 )
-def test_every_whole_number_choice_and_shuffle_is_drawn_by_one_method(draw, number):
+def test_integers_choices_and_shuffles_share_one_draw_method(draw, number):
     found = list(chance.all_draws(draw))
     assert len(found) == len({result for _, result in found}) == number
     assert [probability for probability, _ in found] == pytest.approx([1 / number] * number)

@@ -1,4 +1,4 @@
-"""The `Environment` protocol: a game that is not TextArena's is played, cut short and solved."""
+"""Test the `Environment` protocol: a custom game is played, forfeited and solved."""
 
 import ast
 import random
@@ -85,7 +85,7 @@ def coin_game(coin: str, **changes) -> Game:
     ("tails", ["[bet]", "[fold]"], 1.0),
     ("heads", ["[stay]"], 0.0),
 )
-def test_it_is_played_to_its_pay_offs(coin: str, actions: list[str], pays: float) -> None:
+def test_environment_plays_to_its_payoffs(coin: str, actions: list[str], pays: float) -> None:
     game = coin_game(coin)
     assert lists_legal_moves(CONFIG) and game.stakes == 2
     for index, action in enumerate(actions):
@@ -98,7 +98,7 @@ def test_it_is_played_to_its_pay_offs(coin: str, actions: list[str], pays: float
     assert game.payoffs == [pays, -pays] and game.outcomes == [pays / 2, -pays / 2]
 
 
-def test_a_copy_goes_its_own_way_and_errors_are_the_movers_forfeits() -> None:
+def test_copy_is_independent_and_errors_forfeit() -> None:
     game = coin_game("heads")
     other = game.copied()
     other.step("[bet]")
@@ -125,7 +125,7 @@ def swapped(env: CoinPoker) -> list[int]:
     return [1, 0]
 
 
-def test_a_config_may_say_moves_pay_offs_and_seating_as_of_any_env() -> None:
+def test_config_overrides_moves_payoffs_and_seating() -> None:
     own: dict[str, Any]
     own = {name: f"{__name__}:{name}" for name in ("moves_of_the_raw", "pays_one", "swapped")}
 
@@ -139,10 +139,10 @@ def test_a_config_may_say_moves_pay_offs_and_seating_as_of_any_env() -> None:
     assert game.payoffs == [3.0, 1.0] and game.outcomes == [0.75, 0.25]
 
 
-def test_it_is_checked_and_solved_as_any_game() -> None:
+def test_environment_is_checked_and_solved() -> None:
     check_game(CONFIG)
     refused("seats = 3: two seats", check_game, CONFIG.model_copy(update={"seats": 3}))
-    # Uniform play is worth 1/4 to seat 0; against it, betting heads alone is worth 3/4.
+    # Uniform play is worth 1/4 to seat 0; betting only heads against it is worth 3/4.
     tree = grow(CONFIG)
     assert tree.root.probabilities == (0.5, 0.5)
     assert (tree.nodes, len(tree.decisions), tree.most) == (1 + 2 * 5, 3, 2.0)
@@ -153,8 +153,8 @@ def test_it_is_checked_and_solved_as_any_game() -> None:
     assert found.exploitability == pytest.approx(0.375)
 
 
-def test_textarena_is_known_to_its_implementation_and_the_catalogue_alone() -> None:
-    """So nothing above them can read its state; `raw` is handed on and never looked into."""
+def test_only_textarena_module_and_catalog_import_textarena() -> None:
+    """No other module can read TextArena's state; `raw` is only passed on."""
     importers, readers = set(), set()
     for path in PACKAGE.rglob("*.py"):
         name, text = str(path.relative_to(PACKAGE)), path.read_text(encoding="utf-8")

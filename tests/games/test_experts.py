@@ -1,4 +1,4 @@
-"""Experts: perfect where they say so, strong where not, blind to what is hidden, truthful."""
+"""Test experts: perfect or strong play without hidden information, and true reasons."""
 
 import copy
 import random
@@ -69,7 +69,7 @@ def outcomes_against_all_replies(env: str, expert_seat: int) -> set[float]:
     return found
 
 
-def test_tic_tac_toe_is_not_lost_wild_won_and_optimal_moves_are_as_likely():
+def test_tic_tac_toe_experts_are_optimal_and_uniform():
     assert outcomes_against_all_replies("TicTacToe-v0", 0) == {0, 1}
     assert outcomes_against_all_replies("TicTacToe-v0", 1) == {0, 1}
     assert outcomes_against_all_replies("WildTicTacToe-v0", 0) == {1}
@@ -81,7 +81,7 @@ def test_tic_tac_toe_is_not_lost_wild_won_and_optimal_moves_are_as_likely():
 
 @QUIET
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=5), st.integers(0, 2**32))
-def test_nim_is_won_from_any_nim_sum_but_zero(piles, seed):
+def test_nim_expert_wins_from_nonzero_nim_sum(piles, seed):
     assume(reduce(xor, piles))
     rng, game = random.Random(seed), new_game("Nim-v0", piles=piles)
     while not game.done:
@@ -89,7 +89,7 @@ def test_nim_is_won_from_any_nim_sum_but_zero(piles, seed):
     assert game.outcomes == [1, -1]
 
 
-def test_connect_four_takes_a_win_and_blocks_one():
+def test_connect_four_expert_wins_then_blocks():
     won = blocked = 0
     for game in random_positions("ConnectFour-v0", 40):
         winning = {action for action in game.legal_moves() if wins(game, action)}
@@ -103,7 +103,7 @@ def test_connect_four_takes_a_win_and_blocks_one():
     assert won > 10 and blocked > 10
 
 
-def test_connect_four_beats_random_play():
+def test_connect_four_expert_beats_random():
     for seed in range(20):
         rng, game = random.Random(seed), new_game("ConnectFour-v0", seed)
         while not game.done:
@@ -122,7 +122,7 @@ def worth(game: Game, known: dict[str, int]) -> int:
     return known[key]
 
 
-def test_connect_four_is_perfect_where_the_end_is_in_reach():
+def test_connect_four_expert_is_perfect_within_depth():
     known: dict[str, int] = {}
     tried = 0
     for game in random_positions("ConnectFour-v0", 25, num_rows=4, num_cols=5):
@@ -148,14 +148,14 @@ def kuhn_game(history: str, card: int, other: int) -> Game:
     return game
 
 
-def test_the_expert_of_kuhn_poker_sees_its_own_card_alone():
+def test_kuhn_expert_ignores_opponents_card():
     """Moves do not depend on the other's card; tests/solving/test_exploit.py covers exploits."""
     for card, history in product(range(3), ("", "c", "b", "cb")):
         one, other = (kuhn_game(history, card, each).expert_moves() for each in {0, 1, 2} - {card})
         assert one == other
 
 
-async def test_the_expert_plays_the_mix():
+async def test_expert_player_samples_mixed_strategy():
 
     game = kuhn_game("", 0, 2)
     observation, player = game.observe(), ExpertPlayer()
@@ -179,7 +179,7 @@ def hanoi_distances(disks: int) -> dict[str, int]:
     return distance
 
 
-def test_hanoi_is_solved_by_the_shortest_way_from_anywhere():
+def test_hanoi_expert_is_shortest_from_any_position():
     distance = hanoi_distances(4)
     assert len(distance) == 3**4
     for seed in range(20):
@@ -197,7 +197,7 @@ def test_hanoi_is_solved_by_the_shortest_way_from_anywhere():
 
 
 @every_row("env", *GAMES)
-def test_moves_are_legal_and_their_shares_add_up(env):
+def test_expert_moves_are_legal_and_probabilities_sum_to_one(env):
     for game in random_positions(env, 5):
         mix = game.expert_moves()
         assert set(mix) <= set(game.legal_moves())
@@ -205,7 +205,7 @@ def test_moves_are_legal_and_their_shares_add_up(env):
 
 
 @every_row("env", *GAMES)
-def test_a_reason_is_one_sentence_that_knows_a_win_from_the_rest(env):
+def test_reason_is_one_sentence_that_states_wins(env):
     for game in random_positions(env, 8):
         for action in game.legal_moves():
             reason = game.expert_reason(action)
@@ -216,7 +216,7 @@ def test_a_reason_is_one_sentence_that_knows_a_win_from_the_rest(env):
 
 
 @every_row("env", "TicTacToe-v0", "ConnectFour-v0")
-def test_what_a_reason_says_is_so(env):
+def test_reasons_are_true(env):
     said = {"blocks": 0, "threatens": 0, "cannot": 0, "can complete": 0}
     for game in random_positions(env, 4 if env == "ConnectFour-v0" else 12):
         seat = game.seat
@@ -242,7 +242,7 @@ def test_what_a_reason_says_is_so(env):
     assert sum(count > 0 for count in said.values()) == expected
 
 
-def test_nim_sums_are_right():
+def test_nim_reasons_state_correct_nim_sums():
     for game in random_positions("Nim-v0-large", 10):
         for action, following in ((a, after(game, a)) for a in game.legal_moves()):
             piles = following.env.raw.state.game_state["piles"]
@@ -252,9 +252,9 @@ def test_nim_sums_are_right():
                 assert reason.endswith("loses.") == (reduce(xor, piles) == 0)
 
 
-def test_games_without_an_expert_say_so_in_one_line():
+def test_missing_expert_is_reported_in_one_line():
     for env in ("KuhnPoker-v0", "PigDice-v0"):
         assert game_info(GameConfig(env=env)).expert is None
-        with pytest.raises(ValueError, match=f"{env} has no expert; these games have one: TicTac"):
+        with pytest.raises(ValueError, match=f"{env} has no expert; games with an expert: TicTac"):
             new_game(env).expert_moves()
     assert all(game_info(GameConfig(env=env)).expert for env in GAMES)

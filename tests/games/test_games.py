@@ -1,4 +1,4 @@
-"""Games: chance of their own, what a seat sees, invalid moves, ends, legal moves."""
+"""Test games: chance, observations, invalid moves, ends, legal moves and payoffs."""
 
 import random
 
@@ -28,10 +28,10 @@ def play_randomly(game: Game, seed: int) -> None:
     while not game.done:
         observation = observation_text(game.observe())
         action = rng.choice(game.legal_moves())
-        assert not game.step(action).invalid, f"{action} was refused after: {observation}"
+        assert not game.step(action).invalid, f"{action} was rejected after: {observation}"
 
 
-def test_games_leave_the_global_random_state_alone():
+def test_games_keep_global_random_state():
     random.seed(5)
     np.random.seed(5)
     expected = random.Random(5).random(), np.random.RandomState(5).random()
@@ -40,7 +40,7 @@ def test_games_leave_the_global_random_state_alone():
     assert (random.random(), np.random.random()) == expected
 
 
-def test_a_games_chance_goes_on_where_it_stopped():
+def test_chance_resumes_where_it_stopped():
     """Draws in pieces equal draws at once, including a normal number that is kept for later."""
 
     def draw(generator) -> list:
@@ -61,7 +61,7 @@ def test_a_games_chance_goes_on_where_it_stopped():
         assert np.random.random() != numbers[0] and random.random() != random.Random(11).random()
 
 
-def test_the_env_seed_is_not_the_games_seed():
+def test_env_seed_differs_from_game_seed():
     first = game("PigDice-v0", seed=5)
     rolls = random.Random(5)
     first.step("[roll]")
@@ -80,7 +80,7 @@ def test_legal_moves_are_accepted(env, seats, seed):
     assert all(-1 <= outcome <= 1 for outcome in played.outcomes)
 
 
-def test_a_seat_sees_each_thing_once_and_only_the_last_board():
+def test_seat_sees_each_event_once_and_last_board_only():
     played = game("TicTacToe-v0", events="all")
     for action in ("[4]", "[0]", "[1]"):
         played.observe()
@@ -104,8 +104,8 @@ SHOWN_BY_THE_BOARD = ["TicTacToe-v0", "WildTicTacToe-v0", "Nim-v0", "ConnectFour
 @pytest.mark.parametrize(
     ("env", "seats"), [*((env, 2) for env in SHOWN_BY_THE_BOARD), ("TowerOfHanoi-v0", 1)]
 )
-def test_where_events_are_left_out_the_board_shows_all_that_a_perfect_player_uses(env, seats):
-    """Positions that are shown alike, however they came about, have the same best moves."""
+def test_boards_without_events_suffice_for_perfect_play(env, seats):
+    """Positions with equal observations have equal best moves, regardless of their history."""
     best: dict[str, dict[str, float]] = {}
     by_history = set()
     for seed in range(60):
@@ -123,7 +123,7 @@ def test_where_events_are_left_out_the_board_shows_all_that_a_perfect_player_use
     assert len(by_history) > len(best)
 
 
-def test_events_are_left_out_only_where_a_board_shows_more():
+def test_events_are_omitted_only_with_complete_boards():
     def events(env, **changes):
         played = game(env, **changes)
         played.step(played.legal_moves()[0])
@@ -136,7 +136,7 @@ def test_events_are_left_out_only_where_a_board_shows_more():
     assert events(COUNT_UP, legal_moves=moves, events="none") != []  # it has no board
 
 
-def test_cards_are_private_and_talk_reaches_the_other_seats():
+def test_cards_are_private_and_talk_is_public():
     played = game(KUHN)
     cards = {}
     for action in ("[check]", "[bet]"):
@@ -152,7 +152,7 @@ def test_cards_are_private_and_talk_reaches_the_other_seats():
     assert "made the following offer" in events[1] and len(events) == 2
 
 
-def test_a_board_that_is_out_of_date_is_not_shown_as_the_last_word():
+def test_outdated_board_is_not_shown_last():
     played = game("IteratedPrisonersDilemma-v0")
     for action in ("hello", "hi there", "[cooperate]", "[defect]"):
         played.observe()
@@ -163,7 +163,7 @@ def test_a_board_that_is_out_of_date_is_not_shown_as_the_last_word():
     assert observation.events[-1] == "--- Starting Round 2 ---"
 
 
-def test_a_bare_move_is_kept_where_the_game_does_not_say_what_was_done():
+def test_undescribed_bare_moves_stay_in_events():
     """Events keep a bare move, such as one-token talk without a board or a guess before a hint."""
     played = game("IteratedPrisonersDilemma-v0")
     for action in ("[peace]", "[war]", "[cooperate]", "[defect]"):
@@ -177,7 +177,7 @@ def test_a_bare_move_is_kept_where_the_game_does_not_say_what_was_done():
     assert played.observe().events == ["You: [1]", hints[0], "You: [2000]", hints[1]]
 
 
-def test_secret_mafia_is_played_to_its_end_in_its_own_order():
+def test_secret_mafia_ends_and_keeps_its_turn_order():
     played = game("SecretMafia-v0", 6, invalid_moves=InvalidMovesConfig(allowed=2), max_turns=300)
     rng, order = random.Random(0), []
     while not played.done:
@@ -185,12 +185,12 @@ def test_secret_mafia_is_played_to_its_end_in_its_own_order():
         alive = [seat for seat in range(6) if seat != played.seat]
         played.step(f"I say [{rng.choice(alive)}]")
     assert played.forfeit is not None or set(played.outcomes) == {1.0, -1.0}
-    # By night the mafia, the doctor and the detective, whose seats are these; by day in any order.
+    # Nights: the mafia (0, 1), the doctor (2), the detective (3). Days: any order.
     assert set(order[:2]) == {0, 1} and order[2:4] == [2, 3]
     assert order[4:10] != sorted(order[4:10])
 
 
-def test_the_first_invalid_move_forfeits_by_default():
+def test_first_invalid_move_forfeits_by_default():
     policy = InvalidMovesConfig(forfeit_reward=-1.5, others_reward=0.5)
     for env, seats in (("TicTacToe-v0", 2), ("LiarsDice-v0", 3), ("TowerOfHanoi-v0", 1)):
         played = game(env, seats, invalid_moves=policy)
@@ -201,7 +201,7 @@ def test_the_first_invalid_move_forfeits_by_default():
 
 
 @every_row("env, seats", ("TicTacToe-v0", 2), ("Poker-v0", 3), (COUNT_UP, 3))
-def test_allowed_retries_show_a_notice_and_count_in_a_row(env, seats):
+def test_allowed_retries_show_notice_and_count_consecutively(env, seats):
     played = game(env, seats, invalid_moves=InvalidMovesConfig(allowed=2))
     seat = played.seat
     for _ in range(2):
@@ -219,7 +219,7 @@ def test_allowed_retries_show_a_notice_and_count_in_a_row(env, seats):
     assert played.forfeit == after.seat
 
 
-def test_refusals_in_a_row_and_a_step_cap_end_a_game():
+def test_consecutive_invalid_moves_or_turn_limit_end_game():
     played = game(COUNT_UP, 1, invalid_moves=InvalidMovesConfig(allowed=1))
     for action in ("garbage", "[1]", "garbage", "[1]", "garbage", "[1]", "garbage"):
         assert not played.step(action).done
@@ -234,7 +234,7 @@ def test_refusals_in_a_row_and_a_step_cap_end_a_game():
         assert played.outcomes == [0.0] * seats
 
 
-def test_rewards_are_by_seat_as_the_env_gives_them():
+def test_env_rewards_are_assigned_by_seat():
     played = game(COUNT_UP, 3)
     for action in ("[3]", "[3]", "[3]", "[1]"):
         played.step(action)
@@ -245,7 +245,7 @@ def test_rewards_are_by_seat_as_the_env_gives_them():
     assert alone.outcomes == [5.0]
 
 
-def test_kuhn_poker_moves_no_chips_in_textarena_and_deals_no_round_too_many():
+def test_kuhn_defects_of_textarena_are_fixed_in_catalog():
     """TextArena's bets move no chips; tests/solving/test_exploit.py tests our game's value."""
     env = ta.make("KuhnPoker-v0-raw", max_rounds=1)
     env.reset(num_players=2, seed=0)
@@ -258,7 +258,7 @@ def test_kuhn_poker_moves_no_chips_in_textarena_and_deals_no_round_too_many():
     assert sum(played.env.raw.state.game_state["player_chips"].values()) == 0
 
 
-# Pay-offs
+# Payoffs
 
 
 def pays_squares(env):
@@ -280,15 +280,15 @@ def counted_up(**changes):
     return played
 
 
-def test_a_users_payoffs_are_divided_by_a_scale_that_never_changes():
+def test_custom_payoffs_are_divided_by_constant_scale():
     played = counted_up(payoffs=f"{__name__}:pays_squares", payoff_scale=8.0)
     assert (played.payoffs, played.outcomes) == ([4.0, 1.0], [0.5, 0.125])
     assert counted_up(payoff_scale=10.0).outcomes == [0.0, 0.5]
 
 
 @every_row("target", "pays_one", "pays_nothing_finite")
-def test_payoffs_are_a_finite_number_a_seat(target):
-    with pytest.raises(ValueError, match="must be a number for each seat"):
+def test_payoffs_must_be_one_finite_number_per_seat(target):
+    with pytest.raises(ValueError, match="expected one number per seat"):
         counted_up(payoffs=f"{__name__}:{target}")
 
 
@@ -309,16 +309,16 @@ def test_kuhn_poker_pays_chips(actions, chips):
     assert played.outcomes == [payoff / 2 for payoff in played.payoffs]
 
 
-def test_a_game_of_ours_never_pays_more_than_its_scale():
+def test_payoffs_beyond_scale_are_rejected():
     played = game(KUHN, args={"max_rounds": 1})
     played.env.raw.state.game_state["player_chips"][0] += 4
-    with pytest.raises(ValueError, match="more than its scale of 2"):
+    with pytest.raises(ValueError, match="exceeds its scale of 2"):
         for action in ("[bet]", "[fold]"):
             played.step(action)
 
 
 class Drawn(ta.Env):
-    """Shows a board whose first row is moved to the right, after an empty line."""
+    """Shows a board whose first row is indented, after an empty line."""
 
     board = "\n \n    A B\n1   . .\n\n"
 
@@ -331,21 +331,21 @@ class Drawn(ta.Env):
         return self.state.step()
 
 
-def test_rows_of_a_board_are_aligned():
+def test_board_rows_are_aligned():
     assert game(f"{__name__}:Drawn", 1).observe().board == "    A B\n1   . ."
     rows = game("Breakthrough-v0-small").observe().board.splitlines()
     assert len({row.index("|") for row in rows[:-1]}) == 1
 
 
 class Spoilt(CountUp):
-    """Pays what is no number."""
+    """Pays NaN to seat 0."""
 
     def step(self, action):
         self.state.rewards = {0: float("nan"), 1: 1.0}
         return True, {}
 
 
-def test_a_game_that_pays_what_is_not_finite_fails():
+def test_nonfinite_env_rewards_are_rejected():
     game = Game(GameConfig(env=f"{__name__}:Spoilt"), seed=0)
-    with pytest.raises(ValueError, match=r"it must be a number for each seat"):
+    with pytest.raises(ValueError, match=r"expected one number per seat"):
         game.step("[1]")

@@ -1,4 +1,4 @@
-"""GEM's games as envs of one seat: move by move they are the games that GEM has."""
+"""Test GEM's games as single-seat envs, move by move against GEM."""
 
 import random
 from pathlib import Path
@@ -16,7 +16,7 @@ from unstable.types.seeds import derive_seed
 
 NUMBER = "game:GuessTheNumber-v0-easy"
 gem = pytest.importorskip(
-    "gem", reason="gem-llm asks for a release of NLTK that is not ours: see docs/bridges.md"
+    "gem", reason="gem-llm requires another release of NLTK: see docs/bridges.md"
 )
 
 
@@ -40,11 +40,11 @@ PLAYED = [
 
 
 @every_row("name, answers", *PLAYED)
-def test_a_game_is_gems_move_by_move(name: str, answers: list[str]) -> None:
+def test_play_matches_gem(name: str, answers: list[str]) -> None:
     for seed in range(3):
         game, rng = Game(config_of(name), seed), random.Random(seed)
         chance, before = random.getstate(), game._chance
-        twin = Game(config_of(name), seed + 1)._chance  # of its own, for the library's own play
+        twin = Game(config_of(name), seed + 1)._chance  # separate, for the library's game
         with twin:
             env = gem.make(name)
             first, _ = env.reset(seed=derive_seed(seed, "env") % 2**31)
@@ -63,7 +63,7 @@ def test_a_game_is_gems_move_by_move(name: str, answers: list[str]) -> None:
         assert before is game._chance and random.getstate() == chance
 
 
-def test_the_seed_is_the_chance_and_games_do_not_disturb_each_other() -> None:
+def test_seed_determines_game_and_games_are_independent() -> None:
     def target(game: Game) -> int:
         env: Any = game.env
         return env.env.game_number
@@ -73,7 +73,7 @@ def test_the_seed_is_the_chance_and_games_do_not_disturb_each_other() -> None:
     assert [target(game) for game in games] == alone and len({*alone}) > 4
 
 
-def test_actions_are_bare_boxed_or_wrong_by_the_games_own_rules() -> None:
+def test_actions_are_bare_or_boxed_and_games_judge_errors() -> None:
     game = Game(config_of(NUMBER), 0)
     game.step(r"I think it is \boxed{11}")
     assert "which is outside the range" in game.observe().events[-1]
@@ -97,7 +97,7 @@ def seen(env: Any, seat: int, observation: str) -> str:
     return f"{env.turn_count}: {observation.split()[-1]}"
 
 
-def test_a_users_text_takes_its_place_and_a_copy_goes_its_own_way() -> None:
+def test_custom_text_replaces_default_and_copy_is_independent() -> None:
     args = {"text": f"{__name__}:seen", "rules": "Guess a number to 30.", "max_number": 30}
     game = Game(config_of(NUMBER, args=args), 0)
     game.step("30")
@@ -111,14 +111,14 @@ def test_a_users_text_takes_its_place_and_a_copy_goes_its_own_way() -> None:
     assert game.observe() == before and len(copied.observe().events) == 4
 
 
-def test_what_cannot_be_played_is_a_line() -> None:
+def test_unplayable_config_is_rejected_in_one_line() -> None:
     env = "gem:game:GuessTheNumbr-v0-easy"
-    assert_refused("GEM has no such game; did you mean 'game:Gue", env=env, seats=1)
+    assert_refused("unknown GEM game; did you mean 'game:Gue", env=env, seats=1)
     said = "games.0.seats = 2: game:GuessTheNumber-v0-easy of"
     assert_refused(said, env=f"gem:{NUMBER}", seats=2)
 
 
-async def test_a_run_learns_from_a_game(tmp_path: Path) -> None:
+async def test_run_learns_from_game(tmp_path: Path) -> None:
     games = [{"env": f"gem:{NUMBER}", "seats": 1, "prompt": "answer"}]
     await learned_from(tmp_path, games=games)
 
@@ -127,7 +127,7 @@ REFUSED = {"game:FifteenPuzzle-v0-random", "game:Crosswords-v0-random", "rg:comp
 
 
 @pytest.mark.slow
-def test_every_game_that_needs_no_data_is_played_to_its_end_or_refused_in_a_line() -> None:
+def test_every_game_without_data_plays_or_is_rejected() -> None:
     from gem.envs.registration import ENV_REGISTRY
 
     refused = dict[str, str]()
@@ -138,7 +138,7 @@ def test_every_game_that_needs_no_data_is_played_to_its_end_or_refused_in_a_line
         except ConfigError as error:
             refused[name] = str(error)
             continue
-        game = Game(config, 1, trusted=True)  # what raises forfeits, as in a run
+        game = Game(config, 1, trusted=True)  # errors forfeit, as in a run
         while not game.done:
             game.step(random.Random(game.turns).choice(["1", "up", "A C", "reveal 1 1", "E"]))
         assert not game.truncated

@@ -1,4 +1,4 @@
-"""Gymnasium's games as envs of one seat: move by move they are the games that Gymnasium has."""
+"""Test Gymnasium's games as single-seat envs, move by move against Gymnasium."""
 
 import random
 from pathlib import Path
@@ -43,31 +43,33 @@ def config_of(name: str, **changes: Any) -> GameConfig:
 
 
 @pytest.mark.parametrize("name", RANDOM)
-def test_the_seed_is_the_chance_and_games_do_not_disturb_each_other(name: str) -> None:
+def test_seed_determines_game_and_games_are_independent(name: str) -> None:
     assert_undisturbed(config_of(name), range(4))
 
 
 @pytest.mark.parametrize(("name", "args"), PLAYED)
-def test_a_copy_goes_its_own_way(name: str, args: dict[str, Any]) -> None:
+def test_copy_is_independent(name: str, args: dict[str, Any]) -> None:
     assert_copy_goes_its_own_way(config_of(name, args=args))
 
 
 @every_row(
     "env, changes, said",
-    ("FrozenLak-v1", {}, "Gymnasium has no such game; did you mean 'FrozenLake"),
+    ("FrozenLak-v1", {}, "unknown Gymnasium game; did you mean 'FrozenLake"),
     ("no_such:Game-v0", {}, "cannot import no_such (No module named 'no_such')"),
-    ("Pendulum-v1", {}, "its actions are Box, and only those of a Discrete spa"),
+    ("Pendulum-v1", {}, "unsupported action space Box; choose a game with a Dis"),
     ("LunarLander-v3", {}, "Box2D is not installed"),
     ("Taxi-v4", {"seats": 2}, "games.0.seats = 2: Taxi-v4 of Gymnasium has 1"),
     ("Blackjack-v1", {"args": {"decks": 4}}, "games.0.args = {'decks': 4}: "),
     ("Taxi-v4", {"args": {"text": "no_such:seen"}}, "cannot import no_such"),
 )
-def test_what_cannot_be_played_is_a_line(env: str, changes: dict[str, Any], said: str) -> None:
+def test_unplayable_config_is_rejected_in_one_line(
+    env: str, changes: dict[str, Any], said: str
+) -> None:
     assert_refused(said, **{"env": f"gymnasium:{env}", "seats": 1} | changes)
 
 
 @pytest.mark.parametrize(("name", "args"), PLAYED)
-def test_a_game_is_gymnasiums_move_by_move(name: str, args: dict[str, Any]) -> None:
+def test_play_matches_gymnasium(name: str, args: dict[str, Any]) -> None:
     """Each board is the library's own rendering, or its numbers; moves and payoffs match too."""
     shows = name.startswith(("Frozen", "Taxi", "Cliff"))
     for seed in range(5):
@@ -90,7 +92,7 @@ def test_a_game_is_gymnasiums_move_by_move(name: str, args: dict[str, Any]) -> N
         assert not game.truncated and game.outcomes == game.payoffs
 
 
-def test_the_dealers_second_card_is_not_seen() -> None:
+def test_blackjack_hides_dealers_second_card() -> None:
     for seed in range(20):
         game = Game(config_of("Blackjack-v1"), seed)
         env: Any = game.env
@@ -102,7 +104,7 @@ def test_the_dealers_second_card_is_not_seen() -> None:
         assert game.observe().brief.startswith("Blackjack-v1. Actions: 0 stick, 1 hit.")
 
 
-def test_the_taxis_legal_moves_are_those_of_its_mask() -> None:
+def test_taxi_legal_moves_follow_its_mask() -> None:
     found = set[str]()
     for seed in range(20):
         game = Game(config_of("Taxi-v4"), seed)
@@ -112,14 +114,14 @@ def test_the_taxis_legal_moves_are_those_of_its_mask() -> None:
 
 
 def seen(env: Any, seat: int, observation: Any) -> str:
-    return f"You stand on field {observation} of {env.observation_space.n}."
+    return f"You are on field {observation} of {env.observation_space.n}."
 
 
 def named(env: Any, seat: int, number: int) -> str:
     return f"[{'WSEN'[number]}]"
 
 
-def test_a_users_text_and_names_take_the_games_place() -> None:
+def test_custom_text_and_action_names_replace_defaults() -> None:
     args = {"text": f"{__name__}:seen", "actions": f"{__name__}:named", "rules": "Find G."}
     config = settled(config_of("FrozenLake-v1", args=args | {"is_slippery": False}))
     game = Game(config, 0)
@@ -127,7 +129,7 @@ def test_a_users_text_and_names_take_the_games_place() -> None:
     assert game.observe().rules == "Find G. Answer with one of the legal actions."
     assert game.observe().brief == "Find G. Answer with an action."
     game.step("[E]")
-    assert game.board == "You stand on field 1 of 16."
+    assert game.board == "You are on field 1 of 16."
     assert not can_be_solved(config)
 
 
@@ -160,7 +162,7 @@ class Corridor(gymnasium.Env):  # type: ignore[name-defined]
 gymnasium.register("Corridor-v0", Corridor)
 
 
-def test_a_users_env_of_dicts_and_other_numbers_is_played() -> None:
+def test_custom_env_with_dict_and_offset_actions_plays() -> None:
     game = Game(config_of(f"{__name__}:Corridor-v0"), 0)
     assert game.legal_moves() == ["2"]
     assert game.observe().board == "place: 0\nwalls:\n0 1\n1 0.5\nLegal actions: 2"
@@ -170,7 +172,7 @@ def test_a_users_env_of_dicts_and_other_numbers_is_played() -> None:
     assert game.done and game.payoffs == [-5.0]
 
 
-async def test_a_run_learns_from_a_game_of_one_seat(tmp_path: Path) -> None:
+async def test_run_learns_from_single_seat_game(tmp_path: Path) -> None:
     games = [{"env": "gymnasium:Blackjack-v1", "seats": 1, "prompt": "compact"}]
     await learned_from(tmp_path, games=games)
 
@@ -180,7 +182,7 @@ def ids() -> list[str]:
 
 
 REFUSED = (
-    *("only those of a Discrete space", "is not installed", "No module named", "too many numbers"),
+    *("with a Discrete action space", "is not installed", "No module named", "too many numbers"),
     *("have been moved to the gymnasium-robotics project", 'run `pip install "shimmy'),
 )
 
@@ -190,15 +192,15 @@ CORE = {
     "FrozenLake-v1": "chance",
     "Blackjack-v1": "a tuple of observations, chance",
     "CartPole-v1": "numbers as observations",
-    "Pendulum-v1": "refused: continuous actions",
-    "CarRacing-v3": "refused: a missing package",
-    "Ant-v2": "refused: moved to another package",
-    "GymV26Environment-v0": "refused: needs Shimmy",
+    "Pendulum-v1": "rejected: continuous actions",
+    "CarRacing-v3": "rejected: a missing package",
+    "Ant-v2": "rejected: moved to another package",
+    "GymV26Environment-v0": "rejected: needs Shimmy",
 }
-"""One game per feature and per reason of a refusal."""
+"""One game per feature and per reason for rejection."""
 
 
 @pytest.mark.parametrize("name", table("gymnasium", ids(), CORE))
-def test_every_game_is_played_to_its_end_or_refused_in_a_line(name: str) -> None:
+def test_every_game_plays_or_is_rejected_in_one_line(name: str) -> None:
     limit = {} if "Blackjack" in name else {"max_episode_steps": 200}
     assert_ends_or_is_refused(config_of(name, args=limit), REFUSED)

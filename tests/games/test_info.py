@@ -1,4 +1,4 @@
-"""`games.N.info`: what a user declares of a game is served as the catalogue's, and to it alone."""
+"""Test `games.N.info`: custom metadata works like the catalog's, and only for its own game."""
 
 import re
 import sys
@@ -54,7 +54,7 @@ SILENT = GameInfo(questions=(Question("What?", lambda rng: ("1", [])),))
 COUNT = GameConfig(env=COUNT_UP, info=f"{__name__}:INFO")
 
 
-def test_a_users_info_serves_as_the_catalogues_does() -> None:
+def test_custom_game_info_works_like_catalog_info() -> None:
     check_game(COUNT)
     assert game_info(COUNT) is INFO and lists_legal_moves(COUNT)
     assert programs(COUNT) == ["expert", "random"] and prompt_style(COUNT).name == "compact"
@@ -62,10 +62,10 @@ def test_a_users_info_serves_as_the_catalogues_does() -> None:
     game = Game(COUNT, seed=0)
     assert game.legal_moves() == ["[1]", "[2]", "[3]"] and game.expert_moves() == {"[3]": 1.0}
     assert game.observe().position.endswith(": 1 2 3")
-    assert game_info(GameConfig(env=COUNT_UP)) == GameInfo(), "and to nothing else"
+    assert game_info(GameConfig(env=COUNT_UP)) == GameInfo(), "no info without games.N.info"
 
 
-def test_it_takes_the_place_of_an_environments_own() -> None:
+def test_custom_game_info_replaces_env_info() -> None:
     config = GameConfig(env=f"{Liars.__module__}:Liars")
     own = config.model_copy(update={"info": f"{__name__}:POKER", "prompt": "answer"})
     assert can_be_solved(own) and game_info(own) is POKER
@@ -75,23 +75,23 @@ def test_it_takes_the_place_of_an_environments_own() -> None:
 
 @every_row(
     "info, words",
-    ("WRONG", r"games.0.info = '.*:WRONG': a Expert; name a GameInfo"),
+    ("WRONG", r"games.0.info = '.*:WRONG': Expert instead of GameInfo; name a GameInfo"),
     ("NOBODY", r"games.0.info = '.*:NOBODY': .* has no NOBODY"),
     ("ASTRAY", r"games.0.info = '.*:ASTRAY': its compact.position raises AttributeError"),
     ("SILENT", r"games.0.info = '.*:SILENT': its questions.0.draw returned \[\]"),
 )
-def test_mistakes_in_it_are_one_line(info: str, words: str) -> None:
+def test_invalid_game_info_is_rejected_in_one_line(info: str, words: str) -> None:
     config = RunConfig(games=[COUNT.model_copy(update={"info": f"{__name__}:{info}"})])
     refused(words, check_games, config)
 
 
-def test_a_class_that_only_has_our_games_name_gets_nothing_of_ours() -> None:
+def test_catalog_info_is_not_matched_by_class_name_only() -> None:
     for info in GAMES:
         cls = type(info.env, (textarena.Env,), {"__module__": "my_games"})
         assert info_of(cls) == GameInfo(), info.env
 
 
-def test_the_docs_game_plays_under_any_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_documented_game_plays_under_any_name(monkeypatch: pytest.MonkeyPatch) -> None:
     (text,) = re.findall(r"^```python\n# my_games.py\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
     for name in ("NimEnv", "LiarsDiceEnv", "Leduc", "KuhnPoker"):
         module = ModuleType("my_named_games")
@@ -102,4 +102,4 @@ def test_the_docs_game_plays_under_any_name(monkeypatch: pytest.MonkeyPatch) -> 
         check_game(config)
         check_game(GameConfig(env=f"my_named_games:{name}"))
         assert prompt_style(config).name == "answer"
-        assert "is not known as a game that can be solved" in str(why_not_solved(config))
+        assert "cannot be solved exactly; use one of" in str(why_not_solved(config))

@@ -61,7 +61,7 @@ def rounds_of(moves: Sequence[str]) -> list[list[str]]:
     return rounds
 
 
-def test_deals_are_as_likely_and_drawn_as_late_as_can_be(tree):
+def test_deals_are_uniform_and_public_card_is_drawn_late(tree):
     shown = Counter(node.draws for node in ends(tree) if len(node.draws) == 3)
     assert len(shown) == 6 * 5 * 4 and set(shown.values()) == {len(CLOSED) * 9}
     for node in tree:
@@ -69,7 +69,7 @@ def test_deals_are_as_likely_and_drawn_as_late_as_can_be(tree):
         assert node.asked == ((6, 5, 4) if first in CLOSED else (6, 5))
 
 
-def test_the_tree_is_open_spiels_and_chips_are_what_the_rules_say(tree):
+def test_tree_matches_open_spiel_and_chips_match_rules(tree):
     """At most two bets a round of betting, no fold without one: 5,520 ends."""
     played = Counter(" / ".join(map(" ".join, rounds_of(node.moves))) for node in ends(tree))
     last = [f"{first} / {second}" for first in CLOSED for second in FOLDED + CLOSED]
@@ -82,7 +82,7 @@ def test_the_tree_is_open_spiels_and_chips_are_what_the_rules_say(tree):
     assert max(leduc.chips(node.env)[0] for node in ends(tree)) == leduc.MOST_CHIPS == 13
 
 
-def test_random_play_is_worth_what_open_spiel_says(tree):
+def test_random_play_value_matches_open_spiel(tree):
     """To the opener: -0.078125 chips, by `expected_game_score` of open_spiel 2.0.2."""
     children = {(node.draws[:2], node.moves): node for node in tree}
     value = 0.0
@@ -95,7 +95,7 @@ def test_random_play_is_worth_what_open_spiel_says(tree):
     assert value == pytest.approx(-0.078125, abs=1e-12)
 
 
-def test_a_seat_sees_its_card_the_public_one_and_all_moves_and_no_more(tree):
+def test_seat_sees_only_own_card_public_card_and_moves(tree):
     """A line of the compact form, a board, all that was said: an information set each."""
     by_line: dict[str, set] = {}
     by_board: dict[str, set] = {}
@@ -114,7 +114,7 @@ def test_a_seat_sees_its_card_the_public_one_and_all_moves_and_no_more(tree):
     assert all(len(known) == 1 for known in every)
 
 
-def test_events_are_shown_where_there_were_other_hands():
+def test_events_are_shown_with_several_hands():
     for hands, events in ((1, 0), (2, 8)):
         game = Game(GameConfig(env=LEDUC, args={"max_rounds": hands}), 0)
         for move in ("[check]", "[check]", "[check]", "[check]"):
@@ -126,7 +126,7 @@ def test_events_are_shown_where_there_were_other_hands():
         assert len(observation.events) == events
 
 
-def test_positions_read_as_they_are_described():
+def test_compact_positions_match_their_format():
     game = Game(GameConfig(env=LEDUC, prompt="compact"), 0)
     lines = []
     for move in ("[check]", "[bet]", "[call]", "[bet]", "[raise]"):
@@ -146,7 +146,7 @@ def test_positions_read_as_they_are_described():
     ]
 
 
-def test_hands_add_up_and_the_opener_changes():
+def test_chips_add_up_over_hands_and_opener_alternates():
     for seed in range(60):
         rng, game = random.Random(seed), Game(GameConfig(env=LEDUC, args={"max_rounds": 3}), seed)
         opened, won = [], [0, 0]
@@ -167,7 +167,7 @@ def test_hands_add_up_and_the_opener_changes():
         assert game.outcomes == [chips / 39 for chips in won]
 
 
-def test_what_betting_has_not_come_to_is_refused():
+def test_unavailable_betting_moves_are_invalid():
     for moves, refused in (
         ([], ["[fold]", "[call]", "[raise]", "bet", "[bat]"]),
         (["[bet]"], ["[check]", "[bet]"]),
@@ -182,7 +182,7 @@ def test_what_betting_has_not_come_to_is_refused():
             assert "must be one of [" in game.reason
 
 
-def test_kuhn_poker_is_drawn_in_one_way_and_begins_anew():
+def test_kuhn_deals_are_uniform_and_repeat_after_reset():
     """Three cards shuffled: one of 3, then one of 2, so six deals as likely; each has five ends."""
     ends = [
         node

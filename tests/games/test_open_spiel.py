@@ -1,4 +1,4 @@
-"""OpenSpiel's games as envs: they are the games that OpenSpiel has, and are solved as it solves."""
+"""Test OpenSpiel's games as envs: play and exploitability match OpenSpiel's."""
 
 import random
 import re
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 pyspiel = pytest.importorskip("pyspiel", reason="pip install -e '.[open_spiel]'")
-import open_spiel.python.games  # noqa: E402, F401 - registers those that are written in Python
+import open_spiel.python.games  # noqa: E402, F401 - registers the Python games
 from open_spiel.python.algorithms import expected_game_score, exploitability  # noqa: E402
 from open_spiel.python.games import kuhn_poker as python_kuhn  # noqa: E402
 from open_spiel.python.policy import UniformRandomPolicy  # noqa: E402
@@ -55,7 +55,7 @@ SOLVED_CORE = _SOLVED_CORE.split()
 """Chance and hidden cards, perfect information, three seats, simultaneous moves."""
 SOLVED_BY_POSITIONS = "dots_and_boxes"
 
-"""Of half a billion histories, which OpenSpiel's algorithms would go through; 5,667 positions."""
+"""Has 5,667 positions, but half a billion histories, which OpenSpiel's algorithms enumerate."""
 
 
 def config_of(name: str, **changes: Any) -> GameConfig:
@@ -89,7 +89,7 @@ def worth(state: Any, best: bool, seen: dict[tuple[str, int], float]) -> float:
 
 
 def check_played(name: str, seed: int) -> None:
-    """A game of random moves, held against OpenSpiel's state move by move."""
+    """Compare a game of random moves with OpenSpiel's state, move by move."""
     game = Game(config_of(name), seed)
     env: Any = game.env
     rng = random.Random(seed)
@@ -111,35 +111,35 @@ def check_played(name: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("name", SHORT)
-def test_a_game_repeats_by_its_seed(name: str) -> None:
+def test_seed_determines_game(name: str) -> None:
     chance = name not in ("goofspiel", "tic_tac_toe")
     assert_undisturbed(config_of(name), range(8), chance=chance)
 
 
 @every_row(
     "env, seats, said",
-    ("kuhn_pokr", 2, "kuhn_pokr': OpenSpiel has no such game; did you m"),
-    ("kuhn_poker(cards=4)", 2, "OpenSpiel refuses it ("),
-    ("hex(board_size=0)", 2, "OpenSpiel refuses it (IndexError: "),
-    ("universal_poker(betting=nolimit,numPlayers=0)", 2, "refuses it (it ends its process by"),
+    ("kuhn_pokr", 2, "kuhn_pokr': unknown OpenSpiel game; did you m"),
+    ("kuhn_poker(cards=4)", 2, "OpenSpiel rejects it ("),
+    ("hex(board_size=0)", 2, "OpenSpiel rejects it (IndexError: "),
+    ("universal_poker(betting=nolimit,numPlayers=0)", 2, "rejects it (its process crashed with"),
     ("no_such_module:kuhn_poker", 2, "cannot import no_such_module (No module na"),
-    ("mfg_garnet", 1, "is a mean field game, which has no seats; choose another"),
-    ("kuhn_poker", 3, "games.0.seats = 3: kuhn_poker() has 2 seats; give the nu"),
-    ("python_iterated_prisoners_dilemma", 2, "has no text for its seats; give a f"),
+    ("mfg_garnet", 1, "mean field games are unsupported; choose another game"),
+    ("kuhn_poker", 3, "games.0.seats = 3: kuhn_poker() has 2 seats; use a numbe"),
+    ("python_iterated_prisoners_dilemma", 2, "no observation text; set games.N.ar"),
     ("crossword", 1, "This game uses action structs only"),
 )
-def test_what_cannot_be_played_is_a_line(env: str, seats: int, said: str) -> None:
+def test_unplayable_config_is_rejected_in_one_line(env: str, seats: int, said: str) -> None:
     assert_refused(said, env=f"open_spiel:{env}", seats=seats)
 
 
 @pytest.mark.parametrize("name", SHORT)
-def test_a_game_is_open_spiels_move_by_move(name: str) -> None:
+def test_play_matches_open_spiel(name: str) -> None:
 
     for seed in range(3):
         check_played(name, seed)
 
 
-def test_positions_that_come_about_in_many_ways_are_solved_once() -> None:
+def test_transpositions_are_solved_once() -> None:
     tree = grow(config_of(SOLVED_BY_POSITIONS))
     found = assess(tree, uniform(tree), forfeits=False)
     start = load_game(SOLVED_BY_POSITIONS).new_initial_state()
@@ -148,16 +148,16 @@ def test_positions_that_come_about_in_many_ways_are_solved_once() -> None:
 
 
 @pytest.mark.parametrize("name", SOLVED)
-def test_random_play_is_as_exploitable_as_open_spiel_says(name: str) -> None:
+def test_exploitability_of_random_play_matches_open_spiel(name: str) -> None:
     check_solved(name)
 
 
 @pytest.mark.parametrize("name", table("open_spiel", SOLVED_SLOWLY, SOLVED_CORE))
-def test_larger_games_are_too(name: str) -> None:
+def test_exploitability_in_larger_games_matches_open_spiel(name: str) -> None:
     check_solved(name)
 
 
-def test_seats_that_move_at_once_do_not_see_each_others_choice() -> None:
+def test_simultaneous_moves_are_hidden() -> None:
     for name in ("goofspiel(num_cards=4)", "matrix_rps", "oshi_zumo", "blotto"):
         seen = set()
         for move in range(3):
@@ -167,7 +167,7 @@ def test_seats_that_move_at_once_do_not_see_each_others_choice() -> None:
         assert len(seen) == 1
 
 
-def test_an_action_that_is_none_is_refused_and_said_to_be() -> None:
+def test_invalid_action_is_rejected_with_notice() -> None:
     game = Game(config_of("kuhn_poker", invalid_moves={"allowed": 1}), 0)
     before = game.observe()
     assert game.step("Raise").invalid
@@ -176,7 +176,7 @@ def test_an_action_that_is_none_is_refused_and_said_to_be() -> None:
     assert not game.step(" Bet ").invalid
 
 
-def test_names_that_are_alike_have_their_numbers() -> None:
+def test_equal_action_names_get_numbers() -> None:
     class State:
         def action_to_string(self, player: int, number: int) -> str:
             return ["[P0] take", "[P1]take", "", "a\n b"][number]
@@ -184,7 +184,7 @@ def test_names_that_are_alike_have_their_numbers() -> None:
     assert names_of(State(), 0, range(4)) == ["take #0", "take #1", "#2", "a b"]
 
 
-def test_a_game_that_a_user_has_registered_is_played(tmp_path, monkeypatch):
+def test_user_registered_game_plays(tmp_path, monkeypatch):
     source = Path(python_kuhn.__file__).read_text(encoding="utf-8")
     own = source.replace("python_kuhn_poker", "my_kuhn").replace("Python Kuhn", "My Kuhn")
     (tmp_path / "my_games.py").write_text(own, encoding="utf-8")
@@ -194,8 +194,8 @@ def test_a_game_that_a_user_has_registered_is_played(tmp_path, monkeypatch):
     assert "Pass" in " ".join(Game(config, 0).legal_moves())
 
 
-def test_games_that_are_written_in_python_are_there_without_an_import_of_theirs() -> None:
-    """In a process that has not imported them, as a user's."""
+def test_python_games_load_without_user_import() -> None:
+    """Check in a new process, which has not imported them."""
     code = (
         "from unstable.config import GameConfig\nfrom unstable.games.check import check_game\n"
         "check_game(GameConfig(env='open_spiel:python_kuhn_poker'))"
@@ -207,7 +207,7 @@ def dice(state: Any, player: int) -> str:
     return f"Your die, and the bids: {state.information_state_string(player)}"
 
 
-def test_a_text_and_rules_of_a_users_own_take_the_games_place() -> None:
+def test_custom_text_and_rules_replace_defaults() -> None:
     args = {"text": f"{__name__}:dice", "rules": "Liar's dice."}
     observation = Game(config_of("liars_dice(dice_sides=2)", args=args), 0).observe()
     assert observation.board.startswith("Your die, and the bids: ")
@@ -220,7 +220,7 @@ def history(state: Any, player: int) -> str:
     return f"Until now: {state.history_str()}"
 
 
-def test_games_without_text_have_a_users_and_large_ones_are_not_grown() -> None:
+def test_textless_games_need_custom_text_and_large_are_not_grown() -> None:
     name = "python_iterated_prisoners_dilemma"
     game = Game(config_of(name, args={"text": f"{__name__}:history"}), 0)
     while not game.done:
@@ -231,7 +231,7 @@ def test_games_without_text_have_a_users_and_large_ones_are_not_grown() -> None:
     assert can_be_solved(config_of("leduc_poker"))
 
 
-async def test_a_run_learns_from_a_game_and_measures_it_exactly(tmp_path: Path) -> None:
+async def test_run_learns_and_measures_exploitability(tmp_path: Path) -> None:
     games = [{"env": "open_spiel:kuhn_poker", "prompt": "compact"}]
     rows = await learned_from(tmp_path, games=games, eval=KUHN_RUN["eval"])
     key = "exploit/open_spiel:kuhn_poker/high"
@@ -243,7 +243,7 @@ CERTAIN = ["kuhn_poker", "liars_dice", "goofspiel(num_cards=4)", "connect_four(r
 
 
 @pytest.mark.parametrize("name", CERTAIN)
-def test_questions_are_of_the_game_and_have_one_answer(name: str) -> None:
+def test_questions_use_game_positions_and_have_one_answer(name: str) -> None:
     """By kind: the marked action, whether the game ends, what it paid, numbers before and after."""
     questions = game_questions(config_of(name))
     assert len({question.brief for question in questions}) == len(questions) == 5
@@ -266,7 +266,7 @@ def test_questions_are_of_the_game_and_have_one_answer(name: str) -> None:
         assert len(set(answers.values())) > 1
 
 
-def test_a_question_does_not_tell_what_its_seat_does_not_see() -> None:
+def test_questions_reveal_no_hidden_information() -> None:
     """A call at Liar's dice ends the game; who wins depends on the other's die."""
     end = game_questions(config_of("liars_dice"))[1]
     assert {end.draw(random.Random(seed))[1][0] for seed in range(300)} == {"on", "over"}
@@ -297,16 +297,16 @@ PLAYED_CORE = {
     "sheriff": "offers, many moves",
     "python_kuhn_poker": "written in Python",
     "python_dynamic_routing": "written in Python, simultaneous",
-    "crossword": "refused: action structs",
-    "mfg_garnet": "refused: a mean field game",
-    "python_iterated_prisoners_dilemma": "refused: no text",
+    "crossword": "rejected: action structs",
+    "mfg_garnet": "rejected: a mean field game",
+    "python_iterated_prisoners_dilemma": "rejected: no text",
 }
 """One game per feature of the bridge."""
 
 
 @pytest.mark.parametrize("name", table("open_spiel", names(), PLAYED_CORE))
-def test_every_game_is_played_to_its_end_or_refused_as_the_page_says(name: str) -> None:
-    refused = dict(re.findall(r"^\| `(\w+)` \| refused: (.+) \|$", PAGE.read_text("utf-8"), re.M))
+def test_every_game_plays_or_is_rejected_as_documented(name: str) -> None:
+    refused = dict(re.findall(r"^\| `(\w+)` \| rejected: (.+) \|$", PAGE.read_text("utf-8"), re.M))
     try:
         check_game(settled(config_of(name)))
     except ConfigError as error:

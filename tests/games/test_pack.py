@@ -1,4 +1,4 @@
-"""The vetted games, each played: it ends, pays what it says, and shows a seat what it may see."""
+"""Test the vetted games by play: they end, pay as declared, and show no hidden information."""
 
 import random
 from pathlib import Path
@@ -33,13 +33,13 @@ Transcript = list[str]
 
 
 def begin(vetted: Vetted, seed: int) -> Game:
-    """Begin a game in its short form, if it has one, with all events beside it."""
+    """Start a game in its compact form, if it has one, with all events."""
     changes = {"max_turns": vetted.longest, "events": "all"}
     return Game(vetted.config.model_copy(update=changes), seed)
 
 
 def seen(game: Game) -> str:
-    """All that the seat to move is shown, in any style."""
+    """Everything that the seat to move sees, in any style."""
     observation = game.observe()
     return f"{game.seat}: {observation_text(observation)}\n{observation.position}"
 
@@ -49,7 +49,7 @@ def turn(game: Game, chance: random.Random) -> Transcript:
     shown, listed = seen(game), game.legal_moves()
     assert listed and len(set(listed)) == len(listed)
     action = chance.choice(listed)
-    assert not game.step(action).invalid, f"{action} was refused after: {shown}"
+    assert not game.step(action).invalid, f"{action} was rejected after: {shown}"
     return [shown, action]
 
 
@@ -61,7 +61,7 @@ def play(game: Game, seed: int) -> Transcript:
 
 
 @every_game
-def test_it_ends_by_itself_and_takes_the_listed_moves(vetted: Vetted) -> None:
+def test_vetted_game_ends_and_accepts_listed_moves(vetted: Vetted) -> None:
     turns = []
     for seed in range(40):
         game = begin(vetted, seed)
@@ -74,7 +74,7 @@ def test_it_ends_by_itself_and_takes_the_listed_moves(vetted: Vetted) -> None:
 
 
 @every_game
-def test_it_is_zero_sum_where_it_says_so(vetted: Vetted) -> None:
+def test_vetted_game_is_zero_sum_if_declared(vetted: Vetted) -> None:
     sums, paid = [], set()
     for seed in range(40):
         game = begin(vetted, seed)
@@ -86,15 +86,15 @@ def test_it_is_zero_sum_where_it_says_so(vetted: Vetted) -> None:
 
 
 @every_game
-def test_a_seed_gives_the_same_game_again(vetted: Vetted) -> None:
-    """And another seed another game, with the same moves, where there is chance."""
+def test_seed_determines_game(vetted: Vetted) -> None:
+    """Different seeds give different games for the same moves if the game has chance."""
     games = [repr(play(begin(vetted, seed), 1)) for seed in (1, 1, *range(2, 9))]
     assert games[0] == games[1]
     assert (len(set(games)) > 1) == (vetted.config.env in CHANCE)
 
 
 @every_game
-def test_interleaved_games_are_the_same_games(vetted: Vetted) -> None:
+def test_interleaved_games_equal_separate_games(vetted: Vetted) -> None:
     alone = [play(begin(vetted, seed), seed) for seed in range(6)]
     games = [begin(vetted, seed) for seed in range(6)]
     chances = [random.Random(seed) for seed in range(6)]
@@ -112,13 +112,13 @@ def test_interleaved_games_are_the_same_games(vetted: Vetted) -> None:
     assert together == alone
 
 
-# What a seat sees
+# Observations
 
 
 def said_to_each(
     config: GameConfig, draws: tuple[int, ...], moves: list[str]
 ) -> tuple[list[str], tuple[int, ...]]:
-    """By seat all that the env said, and of how many each draw was one."""
+    """Everything that the env sent to each seat, and the number of outcomes of each draw."""
     env = make_raw(config)
     with scripted(draws) as asked:
         env.reset(num_players=config.seats)
@@ -136,8 +136,8 @@ def said_to_each(
     ("Mastermind-v0", [], 0),
     ("GuessTheNumber-v0", [], 0),
 )
-def test_what_is_drawn_is_shown_to_whose_it_is_alone(name, moves, seers):
-    """Each draw changed by itself changes what is said to one seat, or, a secret, to none."""
+def test_private_draws_are_shown_to_owner_only(name, moves, seers):
+    """A change of one draw changes the messages to one seat, or to none for a secret."""
     config, zeros = GAMES[name].config, (0,) * 40
     before, asked = said_to_each(config, zeros, moves)
     assert len(asked) >= 1
@@ -147,8 +147,8 @@ def test_what_is_drawn_is_shown_to_whose_it_is_alone(name, moves, seers):
         assert sum(a != b for a, b in zip(after, before, strict=True)) == seers
 
 
-def test_kuhn_poker_shows_a_seat_its_card_and_the_moves_alone() -> None:
-    """Twelve information sets, by the short form and by all that is said."""
+def test_kuhn_seat_sees_only_own_card_and_moves() -> None:
+    """The compact form and all messages distinguish the same twelve information sets."""
     by_line: dict[str, set[Any]] = {}
     by_text: dict[tuple[int, str], set[Any]] = {}
     for node in nodes(lambda: KuhnPoker(max_rounds=1), kuhn.legal_moves):
@@ -163,7 +163,7 @@ def test_kuhn_poker_shows_a_seat_its_card_and_the_moves_alone() -> None:
     assert all(len(known) == 1 for known in [*by_line.values(), *by_text.values()])
 
 
-def test_a_decision_of_the_dilemma_is_not_shown_before_the_others() -> None:
+def test_dilemma_hides_first_decision_of_a_round() -> None:
     config = GAMES["IteratedPrisonersDilemma-v0"].config
     first, second = (
         said_to_each(config, (), ["Hello", "Hello", choice])[0]
@@ -172,8 +172,8 @@ def test_a_decision_of_the_dilemma_is_not_shown_before_the_others() -> None:
     assert first[1] == second[1] and first[0] != second[0]
 
 
-def test_an_operative_of_codenames_is_shown_no_word_of_the_key() -> None:
-    """Each draw of the key changed by itself changes what is said to the spymasters alone."""
+def test_codenames_operatives_do_not_see_the_key() -> None:
+    """A change of one draw of the key changes only the messages to spymasters."""
     config, moves = GAMES["Codenames-v0"].config, ["[qqqq 2]", "[pass]"] * 3
     words = tuple(range(25))  # which words are on the board, drawn after the key
     before, asked = said_to_each(config, (*[0] * 24, *words), moves)
@@ -188,7 +188,7 @@ def test_an_operative_of_codenames_is_shown_no_word_of_the_key() -> None:
     assert changed == {0, 2}
 
 
-def test_a_guess_shows_all_what_the_word_was_and_an_operative_nothing_else() -> None:
+def test_codenames_guess_reveals_only_its_word() -> None:
     for seed in range(5):
         game = begin(GAMES["Codenames-v0"], seed)
         game.step("[qqqq 1]")
@@ -201,7 +201,7 @@ def test_a_guess_shows_all_what_the_word_was_and_an_operative_nothing_else() -> 
         assert [line.split() for line in board] == [[e, key[e]] if e == word else [e] for e in key]
 
 
-def test_the_roles_of_secret_mafia_are_shown_to_whose_they_are() -> None:
+def test_secret_mafia_roles_are_private() -> None:
     """A seat's first text follows from its number and role and, for the mafia, its mates."""
     shown: dict[tuple[Any, ...], set[str]] = {}
     for seed in range(200):
@@ -215,7 +215,7 @@ def test_the_roles_of_secret_mafia_are_shown_to_whose_they_are() -> None:
     assert all(len(texts) == 1 for texts in shown.values())
 
 
-def test_the_night_of_secret_mafia_is_shown_to_who_acts_in_it() -> None:
+def test_secret_mafia_nights_are_shown_to_actors_only() -> None:
     for seed in range(30):
         game = begin(GAMES["SecretMafia-v0"], seed)
         chance = random.Random(seed)
@@ -232,7 +232,7 @@ def test_the_night_of_secret_mafia_is_shown_to_who_acts_in_it() -> None:
 
 
 @every_row("name", "Codenames-v0", "SecretMafia-v0")
-def test_a_team_is_paid_alike_and_the_other_the_contrary(name: str) -> None:
+def test_teams_get_opposite_payoffs(name: str) -> None:
     teams = with_teams(GAMES[name].config).teams
     winners = set()
     for seed in range(40):
@@ -243,8 +243,8 @@ def test_a_team_is_paid_alike_and_the_other_the_contrary(name: str) -> None:
     assert winners >= {1.0, -1.0}
 
 
-def test_the_seats_of_secret_mafia_are_its_roles() -> None:
-    """So that a role has a baseline of its own, and the mafia is one team in every game."""
+def test_secret_mafia_seats_are_roles() -> None:
+    """Each role has its own baseline, and the mafia is one team in every game."""
     wanted = ["Mafia", "Mafia", "Doctor", "Detective", "Villager", "Villager"]
     numbers = set()
     for seed in range(30):
@@ -260,7 +260,7 @@ def test_the_seats_of_secret_mafia_are_its_roles() -> None:
     assert len(numbers) > 25
 
 
-def test_a_listed_clue_is_taken_and_a_listed_guess_reveals_a_word() -> None:
+def test_codenames_accepts_listed_clues_and_guesses() -> None:
     for seed in range(3):
         game = begin(GAMES["Codenames-v0"], seed)
         clues = game.legal_moves()
@@ -278,7 +278,7 @@ def test_a_listed_clue_is_taken_and_a_listed_guess_reveals_a_word() -> None:
         assert game.legal_moves()[-1] == "[pass]"
 
 
-# What it pays
+# Payoffs
 
 
 def played(name: str, seed: int) -> tuple[Game, list[str]]:
@@ -296,7 +296,7 @@ def test_the_dilemma_pays_points() -> None:
         assert game.outcomes == [points / 50 for points in game.payoffs]
 
 
-def test_a_negotiation_pays_what_the_trades_were_worth_to_each() -> None:
+def test_negotiation_pays_value_of_trades() -> None:
     paid = set()
     for seed in range(100):
         game, actions = played("SimpleNegotiation-v0", seed)
@@ -318,8 +318,8 @@ def test_a_negotiation_pays_what_the_trades_were_worth_to_each() -> None:
     assert len(paid) > 3 and (0, 0) in paid
 
 
-def test_a_negotiation_never_pays_more_than_its_scale() -> None:
-    """Not even where a seat is given all that the other has."""
+def test_negotiation_payoffs_do_not_exceed_scale() -> None:
+    """The scale covers a seat that gets all resources of the other."""
     for seed in range(200):
         game = begin(GAMES["SimpleNegotiation-v0"], seed)
         state = game.env.raw.state.game_state
@@ -331,13 +331,13 @@ def test_a_negotiation_never_pays_more_than_its_scale() -> None:
 
 
 def pegs(code: list[int], guess: list[int]) -> float:
-    """The share of a guess: black ones whole, white ones half."""
+    """The score of a guess: black pegs count 1, white pegs 1/2."""
     black = sum(a == b for a, b in zip(code, guess, strict=True))
     both = sum(min(code.count(digit), guess.count(digit)) for digit in set(code))
     return (black + (both - black) / 2) / len(code)
 
 
-def test_what_is_guessed_last_is_paid() -> None:
+def test_last_guess_determines_payoff() -> None:
     for seed in range(20):
         game, actions = played("Mastermind-v0", seed)
         code = game.env.raw.state.game_state["secret_code"]
@@ -348,7 +348,7 @@ def test_what_is_guessed_last_is_paid() -> None:
 
 
 def test_halving_finds_any_number_in_five_guesses() -> None:
-    """And no other first guess leaves fewer at most: what the reason says is counted."""
+    """The counts in the expert's reasons are correct, too."""
     most = 0
     for number in range(1, 21):
         game = begin(GAMES["GuessTheNumber-v0"], 0)
@@ -368,7 +368,7 @@ def test_halving_finds_any_number_in_five_guesses() -> None:
     assert most == 5
 
 
-# What is wrong with the originals, so that a row is not kept for longer than it is true
+# Defects of TextArena's games: a fixed one fails here, so that its row is removed
 
 
 def original(name: str, *actions: str, **args: Any) -> Any:
@@ -383,7 +383,7 @@ def original(name: str, *actions: str, **args: Any) -> Any:
     return env.state
 
 
-def test_textarena_has_no_leduc_to_play() -> None:
+def test_textarena_registers_no_leduc() -> None:
     from textarena.envs import LeducHoldem  # noqa: F401
     from textarena.envs.registration import ENV_REGISTRY
 
@@ -405,7 +405,7 @@ def test_dice_games_differ_from_their_rules() -> None:
     assert state.current_player_id == 2
 
 
-def test_a_denied_offer_stands_and_a_turn_too_many_is_played() -> None:
+def test_negotiation_keeps_denied_offers_and_plays_extra_turn() -> None:
     name = "SimpleNegotiation-v0"
     state = original(name, "[Offer: 1 Wheat -> 1 Wood]", "[Deny]")
     assert state.game_state["current_offer"] is not None
@@ -416,7 +416,7 @@ def test_a_denied_offer_stands_and_a_turn_too_many_is_played() -> None:
     assert state.game_state["inventory_value"][0]["change"] == 6
 
 
-def test_the_dilemmas_reward_is_who_has_more() -> None:
+def test_dilemma_reward_only_compares_points() -> None:
     name, hush = "IteratedPrisonersDilemma-v0", ["Hello", "Hello"]
     both = original(name, *hush, "[cooperate]", "nothing of it", num_rounds=1)
     assert both.rewards == {0: 0, 1: 0} and both.game_state["scores"] == {0: 3, 1: 3}
@@ -425,7 +425,7 @@ def test_the_dilemmas_reward_is_who_has_more() -> None:
     assert original(name, num_rounds=1, communication_turns=0).game_state["phase"] != "decision"
 
 
-def test_codenames_passes_on_what_it_does_not_understand_and_takes_any_clue() -> None:
+def test_codenames_passes_on_unparsed_text_and_accepts_any_clue() -> None:
     name = "Codenames-v0"
     for action, mover in (("nothing", 2), ("[qqqq 99]", 1)):
         state = original(name, action)
@@ -440,7 +440,7 @@ def test_codenames_passes_on_what_it_does_not_understand_and_takes_any_clue() ->
     assert original(name, *["nothing"] * 81).rewards == dict.fromkeys(range(4), 0)
 
 
-def test_a_team_of_codenames_that_never_guesses_beats_random() -> None:
+def test_never_guessing_beats_random_in_codenames() -> None:
     """Never guessing beats random, so a score against random shows nothing, as the row says."""
     won = 0
     for seed in range(20):
@@ -453,7 +453,7 @@ def test_a_team_of_codenames_that_never_guesses_beats_random() -> None:
     assert won >= 16
 
 
-def test_the_mafias_choice_is_lost_where_doctor_and_detective_are_dead() -> None:
+def test_mafia_target_survives_without_doctor_and_detective() -> None:
     def killed(dead: set[str]) -> bool:
         env = make_raw(GAMES["SecretMafia-v0"].config)
         env.reset(num_players=6, seed=3)
@@ -471,7 +471,7 @@ def test_the_mafias_choice_is_lost_where_doctor_and_detective_are_dead() -> None
     assert not killed({"Doctor", "Detective"})
 
 
-def test_secret_mafia_hides_a_vote_that_names_a_player() -> None:
+def test_secret_mafia_hides_votes_that_name_a_player() -> None:
     env = make_raw(GAMES["SecretMafia-v0"].config)
     env.reset(num_players=6, seed=3)
     first = env.state.current_player_id
@@ -480,7 +480,7 @@ def test_secret_mafia_hides_a_vote_that_names_a_player() -> None:
     assert (first, "", textarena.ObservationType.PLAYER_ACTION) in env.state.observations[first]
 
 
-def test_hanoi_makes_several_moves_at_once() -> None:
+def test_hanoi_executes_several_moves_per_action() -> None:
     state = original("TowerOfHanoi-v0", "[A B] [A B] [A C]", num_disks=3, max_turns=14)
     assert state.game_state["towers"] == {"A": [3], "B": [1], "C": [2]}
     back = ["[A B]", "[B A]"] * 8
@@ -488,10 +488,10 @@ def test_hanoi_makes_several_moves_at_once() -> None:
     assert original("TowerOfHanoi-v0", *back[:15], num_disks=3, max_turns=14).done
 
 
-# The list
+# The list of games
 
 
-def test_the_command_lists_all_of_it_and_the_page_explains_it(capsys):
+def test_games_command_lists_pack_and_docs_explain_columns(capsys):
     page = PAGE.read_text(encoding="utf-8")
     assert all(f"**{column}**" in page for column in COLUMNS[1:])
     names = (vetted.config.env.rpartition(":")[2].partition("-v0")[0] for vetted in PACK)

@@ -1,4 +1,4 @@
-"""Payoffs to a version in games that pay chips or points, and their confidence intervals."""
+"""Test payoffs of a version in games that pay chips or points, and their confidence intervals."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -51,7 +51,7 @@ async def evaluated(config: RunConfig, version: int, player: object) -> list[Gam
 @pytest.mark.parametrize(
     ("env", "player"), [(LEDUC, ExpertPlayer()), (KUHN, ExpertPlayer()), (DILEMMA, RulesPlayer())]
 )
-async def test_who_plays_better_wins_chips_or_points(env: dict[str, Any], player: object) -> None:
+async def test_better_player_wins_chips_or_points(env: dict[str, Any], player: object) -> None:
     results = await evaluated(configured(env), 3, player)
     (row,) = evaluation_scores(3, results)
     action_values = [
@@ -63,11 +63,11 @@ async def test_who_plays_better_wins_chips_or_points(env: dict[str, Any], player
     assert row.payoff is not None and row.payoff == pytest.approx(np.mean(action_values))
     assert row.payoff_low is not None and row.payoff_high is not None
     assert 0 < row.payoff_low < row.payoff < row.payoff_high
-    assert f" · pay-off {row.payoff:+.2f} ({row.payoff_low:+.2f} to " in score_line(row)
+    assert f" · payoff {row.payoff:+.2f} ({row.payoff_low:+.2f} to " in score_line(row)
 
 
-async def test_the_gain_is_paired_with_version_0() -> None:
-    """The expert gains what it wins more than a random player in the same deals."""
+async def test_payoff_gain_is_paired_with_version_0() -> None:
+    """The gain is how much more the expert wins than a random player in the same deals."""
     config = configured(LEDUC, games=1024)
     before = await evaluated(config, 0, RandomPlayer())
     after = await evaluated(config, 8, ExpertPlayer())
@@ -78,16 +78,16 @@ async def test_the_gain_is_paired_with_version_0() -> None:
     assert start.payoff is not None and start.payoff_gain is None and row.payoff is not None
     assert row.payoff_gain == pytest.approx(row.payoff - start.payoff)
     assert row.payoff_gain_low is not None and row.payoff_gain_low > 0
-    assert f", pay-off {row.payoff_gain:+.2f} ({row.payoff_gain_low:+.2f} to " in gain_text(row)
+    assert f", payoff {row.payoff_gain:+.2f} ({row.payoff_gain_low:+.2f} to " in gain_text(row)
 
 
-async def test_a_game_without_pay_offs_prints_what_it_printed() -> None:
+async def test_game_without_payoffs_prints_no_payoff() -> None:
     config = configured({"env": "TicTacToe-v0"}, games=8)
     results = await evaluated(config, 1, ExpertPlayer())
     assert {result.stakes for result in results} == {None}
     (row,) = evaluation_scores(1, results, game_scores(1, results), game_payoffs(1, results))
     assert {row.payoff, row.payoff_low, row.payoff_high, row.payoff_gain} == {None}
-    assert payoff_text(row) == "" and "pay-off" not in score_line(row)
+    assert payoff_text(row) == "" and "payoff" not in score_line(row)
     assert gain_text(make_score(1)) == ""
 
 
@@ -100,7 +100,7 @@ def paid(
     return replace(result, spec=spec, payoffs=list(payoffs), outcomes=list(payoffs), stakes=stakes)
 
 
-def test_a_deal_is_one_observation() -> None:
+def test_deal_counts_as_one_observation() -> None:
     """Luck cancels in a deal: one seat's gain by its cards is the other's in the swapped game."""
     results = []
     for deal in range(8):
@@ -116,7 +116,7 @@ def test_a_deal_is_one_observation() -> None:
 
 
 @every_row("forfeit, worth", (0, -13.0), (1, 13.0))
-def test_a_forfeit_costs_the_most_that_can_be_lost(forfeit: int, worth: float) -> None:
+def test_forfeit_costs_maximum_loss(forfeit: int, worth: float) -> None:
     result = replace(paid((0.0, 0.0), deal=0), forfeit=forfeit)
     assert game_payoffs(2, [result]) == {0: worth}
 
@@ -130,7 +130,7 @@ def test_a_forfeit_costs_the_most_that_can_be_lost(forfeit: int, worth: float) -
     (LEDUC | {"payoff_scale": 3.25}, 13.0),
     (KUHN, 2.0),
 )
-async def test_stakes_are_the_most_that_can_be_won(changes, stakes):
+async def test_stakes_are_maximum_payoff(changes, stakes):
     results = await evaluated(configured(changes, games=2), 1, RandomPlayer())
     assert {result.stakes for result in results} == {stakes}
 
@@ -139,25 +139,25 @@ def fives(env: object) -> list[float]:
     return [5.0, -5.0]
 
 
-def test_students_quantiles_are_the_tables() -> None:
+def test_student_quantiles_match_table() -> None:
     table = {3: 3.182, 4: 2.776, 7: 2.365, 15: 2.131, 31: 2.040, 127: 1.979}
     for freedom, quantile in table.items():
         assert _student(freedom) == pytest.approx(quantile, rel=0.01)
 
 
 @every_row("values", [], [1.0] * 3, [1.0, 2.0, 3.0], [2.0] * 64)
-def test_few_deals_or_deals_that_are_all_alike_have_no_interval(values: list[float]) -> None:
+def test_few_or_equal_values_have_no_interval(values: list[float]) -> None:
     assert student_interval(values) is None
     assert student_interval([1.0, 2.0, 3.0, 4.0, 5.0], count=2) is None
 
 
-def test_greedy_games_that_repeat_one_another_have_no_interval() -> None:
+def test_repeated_greedy_games_have_no_interval() -> None:
     results = [replace(paid((3.0, -3.0), deal=deal, number=deal), turns=[]) for deal in range(64)]
     (row,) = evaluation_scores(2, results)
     assert (row.distinct, row.payoff, row.payoff_low) == (1, 3.0, None)
 
 
-async def test_a_run_compares_pay_offs_with_version_0_and_keeps_them(begin):
+async def test_run_compares_payoffs_with_version_0_and_saves_them(begin):
     changes: dict[str, Any] = {
         "model": {"name": "tiny_cards", "dtype": "float32", "adapter": {"rank": 4}},
         "games": [KUHN],
@@ -173,14 +173,14 @@ async def test_a_run_compares_pay_offs_with_version_0_and_keeps_them(begin):
         assert last[f"{name}_gain"] == pytest.approx(last[name] - first[name])
     kept = state.parse(context.folder.state(1).read_bytes(), 1)
     assert kept is not None
-    kept.published, kept.actors = [], []  # who hold it already
+    kept.published, kept.actors = [], []  # they hold it already
     before, context.first_payoffs = context.first_payoffs, {}
     assert len(before) == 64
     await state.restore(context, kept)
     assert context.first_payoffs == before
 
 
-def test_the_summary_and_the_card_show_pay_offs_where_there_are_any(tmp_path: Path) -> None:
+def test_summary_and_card_show_payoffs(tmp_path: Path) -> None:
     tracker = make_tracker(tmp_path)
     shown: dict[str, Any] = {"payoff": -0.31, "payoff_low": -0.62, "payoff_high": 0.004}
     paying = dataclasses.replace(make_score(1), env="Leduc", **shown)

@@ -1,4 +1,4 @@
-"""PettingZoo's games as envs: move by move they are the games that PettingZoo has."""
+"""Test PettingZoo's games as envs, move by move against PettingZoo."""
 
 import random
 import warnings
@@ -49,7 +49,7 @@ def config_of(name: str, seats: int = 2, **changes: Any) -> GameConfig:
 
 
 def library_play(name: str, args: dict[str, Any], seed: int) -> Any:
-    """PettingZoo's own game, as its pages play it: the turns of one line each, and the totals."""
+    """A game played as in PettingZoo's documentation: its turns and total rewards."""
     env: Any = Leaving()
     if name in IDS:
         env = pettingzoo.make("aec", IDS[name].replace("_v", "-v"), **args)
@@ -70,7 +70,7 @@ def library_play(name: str, args: dict[str, Any], seed: int) -> Any:
 
 
 @pytest.mark.parametrize(("name", "seats", "args"), PLAYED)
-def test_a_game_is_pettingzoos_move_by_move(name: str, seats: int, args: dict[str, Any]) -> None:
+def test_play_matches_pettingzoo(name: str, seats: int, args: dict[str, Any]) -> None:
     for seed in range(8):
         turns, totals = library_play(name, args, seed)
         own_turns, payoffs = play(Game(config_of(name, seats, args=args), seed), seed)
@@ -79,33 +79,35 @@ def test_a_game_is_pettingzoos_move_by_move(name: str, seats: int, args: dict[st
 
 
 @pytest.mark.parametrize("name", ["leduc_holdem_v4", "texas_holdem_v4"])
-def test_the_seed_is_the_chance_and_games_do_not_disturb_each_other(name: str) -> None:
+def test_seed_determines_game_and_games_are_independent(name: str) -> None:
     assert_undisturbed(config_of(name), range(6))
 
 
 @pytest.mark.parametrize(("name", "seats", "args"), PLAYED)
-def test_a_copy_goes_its_own_way(name: str, seats: int, args: dict[str, Any]) -> None:
+def test_copy_is_independent(name: str, seats: int, args: dict[str, Any]) -> None:
     assert_copy_goes_its_own_way(config_of(name, seats, args=args))
 
 
 @every_row(
     "env, changes, said",
-    ("tictacto_v3", {}, "PettingZoo has no such game; did you mean 'tictac"),
+    ("tictacto_v3", {}, "unknown PettingZoo game; did you mean 'tictac"),
     ("tictactoe_v2", {}, "did you mean 'tictactoe_v3'?"),
     ("tictactoe_v3", {"seats": 3}, "tictactoe_v3 of PettingZoo has 2 seats"),
-    ("pong_v3", {}, "needs multi_agent_ale_py, which is not installed; inst"),
-    ("cooperative_pong_v6", {}, "has too many numbers to be read; give a fun"),
-    (f"{__name__}:continuous", {}, "its actions are Box, and only those of a"),
-    (f"{__name__}:nothing", {}, "makes a int; return an AECEnv or a Parallel"),
+    ("pong_v3", {}, "multi_agent_ale_py is not installed; install it"),
+    ("cooperative_pong_v6", {}, "have too many numbers for a text; set games"),
+    (f"{__name__}:continuous", {}, "unsupported action space Box; choose a g"),
+    (f"{__name__}:nothing", {}, "returned int; return PettingZoo's AECEnv or"),
     (f"{__name__}:Zero", {}, f"{__name__} has no Zero; "),
     ("tictactoe_v3", {"args": {"size": 4}}, "games.0.args = {'size': 4}: "),
 )
-def test_what_cannot_be_played_is_a_line(env: str, changes: dict[str, Any], said: str) -> None:
+def test_unplayable_config_is_rejected_in_one_line(
+    env: str, changes: dict[str, Any], said: str
+) -> None:
     assert_refused(said, env=f"pettingzoo:{env}", **changes)
 
 
-def test_a_seat_does_not_see_the_others_card() -> None:
-    """Boards are equal in all deals with the same first seat and the same card of its own."""
+def test_seat_does_not_see_opponents_card() -> None:
+    """Boards are equal in all deals in which the same seat moves first with the same card."""
     boards: dict[tuple[int, str], set[str]] = {}
     others: dict[tuple[int, str], set[str]] = {}
     for seed in range(60):
@@ -119,7 +121,7 @@ def test_a_seat_does_not_see_the_others_card() -> None:
     assert any(len(hidden) > 1 for hidden in others.values())
 
 
-def test_agents_that_move_at_once_do_not_see_each_others_choice() -> None:
+def test_simultaneous_moves_are_hidden() -> None:
     seen = set()
     for move in range(3):
         game = Game(config_of("rps_v2"), 0)
@@ -130,7 +132,7 @@ def test_agents_that_move_at_once_do_not_see_each_others_choice() -> None:
 
 
 class Bids(pettingzoo.ParallelEnv):  # type: ignore[name-defined]
-    """Both bid 0 to 3 at once, twice; the higher bid is paid what it bids."""
+    """Two simultaneous bids of 0 to 3 per round; the higher bid is paid to its agent."""
 
     metadata = {"name": "bids"}
     render_mode = None
@@ -161,7 +163,7 @@ class Bids(pettingzoo.ParallelEnv):  # type: ignore[name-defined]
 
 
 class Leaving(pettingzoo.AECEnv):  # type: ignore[name-defined]
-    """Agent n leaves after n + 1 moves; each move is worth 1 to its agent, and 0.5 to all there."""
+    """Agent n leaves after n + 1 moves; each move pays 1 to its agent and 0.5 to all agents."""
 
     metadata = {"name": "leaving"}
     render_mode = None
@@ -204,7 +206,7 @@ class Leaving(pettingzoo.AECEnv):  # type: ignore[name-defined]
         self._deads_step_first()
 
 
-def test_agents_that_leave_before_the_end_are_paid_what_the_library_says() -> None:
+def test_agents_that_leave_early_get_library_payoffs() -> None:
     turns, totals = library_play("Leaving", {}, 0)
     own_turns, payoffs = play(Game(config_of(f"{__name__}:Leaving", 3), 0), 0)
     assert [seat for seat, _ in turns] == [0, 1, 2, 1, 2, 2]
@@ -213,14 +215,14 @@ def test_agents_that_leave_before_the_end_are_paid_what_the_library_says() -> No
 
 
 class Clearing(Leaving):
-    """Pays the same, and clears `rewards` as each step ends."""
+    """Pays the same, but clears `rewards` at the end of each step."""
 
     def step(self, action: Any) -> None:
         super().step(action)
         self._clear_rewards()
 
 
-def test_an_env_that_clears_its_rewards_pays_what_last_reports() -> None:
+def test_cleared_rewards_are_read_from_last() -> None:
     _, totals = library_play("Leaving", {}, 0)
     _, payoffs = play(Game(config_of(f"{__name__}:Clearing", 3), 0), 0)
     assert payoffs == totals and any(totals)
@@ -236,7 +238,7 @@ def nothing() -> Any:
     return 3
 
 
-def test_a_users_parallel_env_is_played_by_turns() -> None:
+def test_custom_parallel_env_is_played_sequentially() -> None:
     game = Game(config_of(f"{__name__}:Bids", args={"rounds": 3}), 0)
     for bid in ("3", "1", "2", "2", "0", "1"):
         assert not game.step(bid).invalid
@@ -253,7 +255,7 @@ def named(env: Any, seat: int, number: int) -> str:
     return f"{'abc'[number // 3]}{number % 3 + 1}"
 
 
-def test_a_users_text_and_names_take_the_games_place() -> None:
+def test_custom_text_and_action_names_replace_defaults() -> None:
     args = {"text": f"{__name__}:seen", "actions": f"{__name__}:named", "rules": "Three in a row."}
     game = Game(config_of("tictactoe_v3", args=args, prompt="compact"), 0)
     game.step("b2")
@@ -269,7 +271,7 @@ def alike(env: Any, seat: int, number: int) -> str:
     return ["take", "take\n", ""][number]
 
 
-def test_names_boards_and_masks_are_the_games(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_boards_and_masks_match_pettingzoo(monkeypatch: pytest.MonkeyPatch) -> None:
     game = Game(config_of("rps_v2", args={"actions": f"{__name__}:alike"}), 0)
     assert game.legal_moves() == ["take #0", "take #1", "#2"]
     board = Game(config_of("chess_v6"), 0).observe().board
@@ -281,7 +283,7 @@ def test_names_boards_and_masks_are_the_games(monkeypatch: pytest.MonkeyPatch) -
     assert game.legal_moves() == ["0", "2"]
 
 
-def test_an_action_that_is_none_is_refused_and_said_to_be() -> None:
+def test_invalid_action_is_rejected_with_notice() -> None:
     game = Game(config_of("tictactoe_v3", invalid_moves={"allowed": 1}), 0)
     game.step("4")
     before = game.observe()
@@ -291,8 +293,8 @@ def test_an_action_that_is_none_is_refused_and_said_to_be() -> None:
     assert not game.step(" 5 ").invalid
 
 
-def test_random_tic_tac_toe_is_as_exploitable_as_open_spiels() -> None:
-    pytest.importorskip("pyspiel", reason="open_spiel, the judge here, is not installed")
+def test_tic_tac_toe_exploitability_matches_open_spiel() -> None:
+    pytest.importorskip("pyspiel", reason="open_spiel, the reference, is not installed")
     names = ("pettingzoo:tictactoe_v3", "open_spiel:tic_tac_toe")
     trees = (grow(GameConfig(env=env), 1_000_000) for env in names)
     found = [assess(tree, uniform(tree), forfeits=False) for tree in trees]
@@ -302,12 +304,12 @@ def test_random_tic_tac_toe_is_as_exploitable_as_open_spiels() -> None:
     assert not can_be_solved(config_of("connect_four_v3"))
 
 
-def test_what_is_paid_adds_up_to_nothing_where_it_is_known_to() -> None:
+def test_zero_sum_games_are_known() -> None:
     assert is_zero_sum(config_of("leduc_holdem_v4"))
     assert not is_zero_sum(config_of(f"{__name__}:Bids"))
 
 
-async def test_a_run_learns_from_a_game_and_measures_it_exactly(tmp_path: Path) -> None:
+async def test_run_learns_and_measures_exploitability(tmp_path: Path) -> None:
     games = [{"env": "pettingzoo:leduc_holdem_v4", "prompt": "compact", "payoff_scale": 7}]
     await learned_from(tmp_path, games=games)
 
@@ -316,7 +318,7 @@ def names() -> list[str]:
     return [full.rpartition("/")[2].replace("-v", "_v") for full in pettingzoo.aec_registry]
 
 
-REFUSED = ("which is not installed; install it", "depends on OpenSpiel via Shimmy", "too many numb")
+REFUSED = ("is not installed; install it", "depends on OpenSpiel via Shimmy", "too many numb")
 
 
 CORE = {
@@ -325,15 +327,15 @@ CORE = {
     "texas_holdem_no_limit_v6": "chance, hidden",
     ARCHERS: "four seats, some of which leave",
     "pursuit_v5": "eight seats",
-    "hanabi_v5": "refused: needs Shimmy",
-    "pong_v3": "refused: a missing package",
-    "pistonball_v6": "refused: images",
+    "hanabi_v5": "rejected: needs Shimmy",
+    "pong_v3": "rejected: a missing package",
+    "pistonball_v6": "rejected: images",
 }
-"""One game per feature and per reason of a refusal."""
+"""One game per feature and per reason for rejection."""
 
 
 @pytest.mark.parametrize("name", table("pettingzoo", names(), CORE))
-def test_every_game_is_played_to_its_end_or_refused_in_a_line(name: str) -> None:
+def test_every_game_plays_or_is_rejected_in_one_line(name: str) -> None:
     warnings.simplefilter("ignore")
     seats = {ARCHERS: 4, "pursuit_v5": 8}.get(name, 2)
     assert_ends_or_is_refused(config_of(name, seats), REFUSED)

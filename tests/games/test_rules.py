@@ -1,4 +1,4 @@
-"""Rule bots: above random, legal, blind to what is hidden, and as their rules say, by hand."""
+"""Test rule bots: better than random, legal, blind to hidden information, true to their rules."""
 
 import math
 import random
@@ -43,7 +43,7 @@ def trades(env: Any) -> list[str]:
 
 
 def choices(env: Any) -> list[str]:
-    """A decision, or what is said of the one to come."""
+    """List the two decisions, which are also legal as talk."""
     return ["[Cooperate]", "[Defect]"]
 
 
@@ -63,7 +63,7 @@ GAMES = {
 by_game = pytest.mark.parametrize("config", GAMES.values(), ids=GAMES.keys())
 
 
-def test_every_rule_bot_is_tried_and_every_vetted_game_has_a_bot() -> None:
+def test_every_rule_bot_is_tested_and_vetted_games_have_bots() -> None:
     bots = {game_info(config).name for config in GAMES.values()}
     assert bots == {*registered("rules")} and bots < {info.name for info in KNOWN}
     several = [vetted.config for vetted in PACK if vetted.config.seats > 1]
@@ -90,20 +90,20 @@ async def scores_by_side(config: GameConfig, games: int) -> list[list[float]]:
 
 
 @pytest.mark.parametrize("name", [name for name in GAMES if name != "codenames"])
-async def test_a_rule_bot_is_above_random_over_64_games(name: str) -> None:
+async def test_rule_bot_beats_random_over_64_games(name: str) -> None:
     scores = sum(await scores_by_side(GAMES[name], 64), [])
     assert mean_interval(scores, 0.0, 1.0).low > 0.5
 
 
 @pytest.mark.parametrize(("name", "games"), [("codenames", 24), ("mafia", 128)])
-async def test_a_team_of_the_bots_is_above_random_on_either_side(name: str, games: int) -> None:
+async def test_bot_team_beats_random_on_every_side(name: str, games: int) -> None:
     """Also the village of SecretMafia, where the mafia wins 9 of 10 games of random players."""
     for scores in await scores_by_side(GAMES[name], games):
         assert mean_interval(scores, 0.0, 1.0).low > 0.5
 
 
 def positions(config: GameConfig, games: int) -> Iterator[Game]:
-    """Positions of games in which every other move is the bot's."""
+    """Positions of games in which half of the moves are the bot's."""
     for seed in range(games):
         chance, game = random.Random(seed), Game(config, seed)
         while not game.done:
@@ -115,17 +115,17 @@ def positions(config: GameConfig, games: int) -> Iterator[Game]:
 
 
 @by_game
-def test_what_a_bot_plays_is_a_distribution_over_moves_that_the_game_takes(config):
+def test_rule_moves_are_a_distribution_over_valid_moves(config):
     for game in positions(config, games=3):
         mix = game.rule_moves()
         assert math.isclose(sum(mix.values()), 1) and min(mix.values()) > 0
-        assert game.rule_moves() == mix, "it draws nothing"
+        assert game.rule_moves() == mix, "rule_moves draws random numbers"
         for action in list(mix)[:3]:
             assert not game.copied().step(action).invalid
 
 
 def shuffled(held: dict[Any, str], hidden: list[Any], chance: random.Random) -> bool:
-    """Deal what some keys hold among them again; whether that changed anything."""
+    """Shuffle the values of the hidden keys; returns whether any value changed."""
     before = [held[key] for key in hidden]
     dealt = chance.sample(before, len(before))
     held.update(zip(hidden, dealt, strict=True))
@@ -133,8 +133,8 @@ def shuffled(held: dict[Any, str], hidden: list[Any], chance: random.Random) -> 
 
 
 @every_row("name", "codenames", "mafia")
-def test_a_bot_of_a_team_does_not_see_what_is_hidden(name: str) -> None:
-    """An operative the words' sides; the village all other roles, the mafia who has which."""
+def test_team_bot_ignores_hidden_information(name: str) -> None:
+    """Hidden are: words' sides from operatives, other roles from villagers and the mafia."""
     chance, changed = random.Random(0), 0
     for game in positions(GAMES[name], games=6):
         other = game.copied()
@@ -151,7 +151,7 @@ def test_a_bot_of_a_team_does_not_see_what_is_hidden(name: str) -> None:
 
 
 @every_row("name", "liars", "three liars", "negotiation", "dilemma")
-def test_a_bot_does_not_see_what_is_hidden(name: str) -> None:
+def test_bot_ignores_hidden_information(name: str) -> None:
     chance = random.Random(0)
     for game in positions(GAMES[name], games=6):
         other, state, mover = game.copied(), None, game.seat
@@ -185,11 +185,13 @@ def board(*rows: str) -> list[list[str]]:
     "rows, mark, lacking",
     (("....", "....", "....", "...."), "O", 4),
     (("O...", "O...", "XO..", ".O.."), "O", 1),
-    (("OOO.", "XXXX", "OOO.", "...."), "O", 1),  # along an edge, and not through X
+    (("OOO.", "XXXX", "OOO.", "...."), "O", 1),  # along an edge, not through X
     (("OOOO", "XXXX", "....", "...."), "X", 0),
     (("OXO", "XOX", "OXO"), "O", math.inf),
 )
-def test_stones_lacking_by_hand(rows: tuple[str, ...], mark: str, lacking: float) -> None:
+def test_stones_lacking_matches_hand_counts(
+    rows: tuple[str, ...], mark: str, lacking: float
+) -> None:
     assert stones_lacking(board(*rows), mark) == lacking
     turned = [list(column) for column in zip(*board(*rows), strict=True)]
     assert stones_lacking(turned, mark) == lacking
@@ -214,18 +216,18 @@ def test_rule_bots_win_then_block() -> None:
     "scores, total, action",
     ([0, 0], 20, "[roll]"),
     ([0, 0], 21, "[hold]"),
-    ([0, 40], 21, "[roll]"),  # the other is ahead: 26
+    ([0, 40], 21, "[roll]"),  # opponent ahead: holds at 26
     ([0, 40], 26, "[hold]"),
-    ([0, 71], 60, "[roll]"),  # it rolls until it wins
+    ([0, 71], 60, "[roll]"),  # endgame: rolls until it wins
     ([75, 0], 24, "[roll]"),
     ([75, 0], 25, "[hold]"),
 )
-def test_pig_holds_where_the_rule_says(scores: list[int], total: int, action: str) -> None:
+def test_pig_bot_holds_at_rule_threshold(scores: list[int], total: int, action: str) -> None:
     game = at(GameConfig(env="PigDice-v0"), scores=scores, turn_total=total)
     assert game.rule_moves() == {action: 1.0}
 
 
-def test_liars_dice_calls_what_is_unlikely_and_bids_what_it_has() -> None:
+def test_liars_dice_bot_calls_unlikely_bids_and_bids_own_dice() -> None:
     def moves(own: list[int], quantity: int, face: int) -> dict[str, float]:
         rolls, dice = {0: own, 1: [1] * 3}, {0: len(own), 1: 3}
         bid = {"quantity": quantity, "face_value": face}
@@ -238,13 +240,13 @@ def test_liars_dice_calls_what_is_unlikely_and_bids_what_it_has() -> None:
 
 
 @every_row("wanted, dice", (0, 3), (1, 3), (2, 3), (3, 3), (4, 3), (-1, 0))
-def test_chances_of_dice_by_counting(wanted: int, dice: int) -> None:
+def test_dice_probabilities_match_enumeration(wanted: int, dice: int) -> None:
     rolls = list(product(range(1, 7), repeat=dice))
     counted = sum(roll.count(5) >= wanted for roll in rolls) / len(rolls)
     assert _probability_of(wanted, dice) == pytest.approx(counted)
 
 
-def test_negotiation_accepts_what_gains_more_than_the_other() -> None:
+def test_negotiation_bot_accepts_larger_own_gains() -> None:
     names = ("Wheat", "Wood", "Sheep", "Brick", "Ore")
     values = {0: dict(zip(names, (5, 12, 12, 25, 40), strict=True)), 1: {}}
     owned = {seat: dict.fromkeys(names, 10) for seat in (0, 1)}
@@ -258,8 +260,8 @@ def test_negotiation_accepts_what_gains_more_than_the_other() -> None:
 
     assert moves({"Ore": 1}, {"Brick": 1}) == {"[Accept]": 1.0}
     assert "[Accept]" not in moves({"Brick": 1}, {"Ore": 1})
-    assert "[Accept]" not in moves({"Ore": 5}, {"Wheat": 11}), "it has not so much"
-    # Sheep are worth 12 to it and usually 15, so that 5 for 3 bricks of 25 are even for the other.
+    assert "[Accept]" not in moves({"Ore": 5}, {"Wheat": 11}), "resources missing"
+    # Sheep: own value 12, usual value 15. 5 sheep for 3 bricks of 25 are even for the other seat.
     assert moves({"Wheat": 1}, {"Ore": 9}) == {"[Offer: 5 Sheep -> 3 Brick]": 1.0}
 
 
@@ -272,7 +274,7 @@ def codenames(board: dict[str, str], nouns: list[str], **state: Any) -> Game:
     return game
 
 
-def test_a_clue_is_for_the_nearest_words_of_its_own_or_neutral_ones() -> None:
+def test_clue_targets_nearest_own_or_neutral_words() -> None:
     board = {"apple": "R", "map": "A", "axe": "R", "zoo": "R", "ship": "N", "year": "B"}
     game = codenames(board, ["anger", "mouse", "zone"])
     assert game.rule_moves() == {"[anger 2]": 1.0}
@@ -286,7 +288,7 @@ def test_a_clue_is_for_the_nearest_words_of_its_own_or_neutral_ones() -> None:
     assert game.rule_moves() == {"[queen 1]": 0.5, "[rider 1]": 0.5}
 
 
-def test_a_clue_of_the_bots_is_listed_and_the_guesses_are_right() -> None:
+def test_bot_clues_are_legal_and_bot_guesses_correct() -> None:
     for seed in range(8):
         game = Game(GAMES["codenames"], seed)
         (clue, *_) = mix = list(game.rule_moves())
@@ -299,8 +301,8 @@ def test_a_clue_of_the_bots_is_listed_and_the_guesses_are_right() -> None:
         assert game.done or game.rule_moves() == {"[pass]": 1.0}
 
 
-def test_the_bots_beat_a_team_that_never_guesses() -> None:
-    """Which random does not, so that a score against random says little there."""
+def test_bots_beat_team_that_never_guesses() -> None:
+    """Random players lose to such a team, so a score against random shows little."""
     won = 0
     for seed in range(24):
         game, side, chance = Game(GAMES["codenames"], seed // 2), seed % 2, random.Random(seed)
@@ -328,26 +330,26 @@ def mafia(number: int, phase: str, *events: str) -> dict[str, float]:
 
 @every_row(
     "number, events, vote",
-    (0, [], 1),  # nothing is known: the lowest number but its own
+    (0, [], 1),  # no information: lowest other number
     (5, [f"Player 2: {GUILTY}"], 4),
     (5, [f"Player 2: {HARMLESS}"], 1),
-    (5, [f"Player 2: {HARMLESS}", "Player 4: [0]"], 4),  # it named who was harmless
-    (5, [f"Player 2: {HARMLESS}", "Player 4: [2]"], 4),  # or who found that
-    (5, ["Player 4: [0]", f"Player 2: {HARMLESS}"], 1),  # not known to be harmless then
-    (5, [f"Player 2: {HARMLESS}", "Player 4: Player 2 IS a Mafia member."], 1),  # too late
-    (5, ["Player 4: Player 5 IS a Mafia member."], 4),  # which it knows to be a lie
+    (5, [f"Player 2: {HARMLESS}", "Player 4: [0]"], 4),  # 4 accuses a harmless player
+    (5, [f"Player 2: {HARMLESS}", "Player 4: [2]"], 4),  # or the detective
+    (5, ["Player 4: [0]", f"Player 2: {HARMLESS}"], 1),  # voted before the finding
+    (5, [f"Player 2: {HARMLESS}", "Player 4: Player 2 IS a Mafia member."], 1),  # claims later
+    (5, ["Player 4: Player 5 IS a Mafia member."], 4),  # a lie about the voter itself
     (2, [GUILTY], 4),
-    (2, ["Player 4: Player 0 IS a Mafia member."], 4),  # there is no other detective
+    (2, ["Player 4: Player 0 IS a Mafia member."], 4),  # a false detective
     (2, [HARMLESS, "Player 4: Player 0 IS a Mafia member."], 4),
     (1, [], 0),
     (1, [f"Player 2: {GUILTY}"], 2),
-    (1, [f"Player 5: {GUILTY}\nPlayer 3: {GUILTY}"], 5),  # one seat spoke, whatever it says,
+    (1, [f"Player 5: {GUILTY}\nPlayer 3: {GUILTY}"], 5),  # one speaker, who quotes another
 )
-def test_votes_of_secret_mafia(number: int, events: list[str], vote: int) -> None:
+def test_secret_mafia_bot_votes(number: int, events: list[str], vote: int) -> None:
     assert mafia(number, "Day-Voting", *events) == {f"[{vote}]": 1.0}
 
 
-def test_nights_of_secret_mafia_and_what_the_detective_says() -> None:
+def test_secret_mafia_bot_acts_at_night_and_announces_findings() -> None:
     found = f"Player 2: {HARMLESS}"
     assert mafia(1, "Night-Mafia") == mafia(4, "Night-Mafia") == {"[0]": 1.0}
     assert mafia(1, "Night-Mafia", found) == mafia(4, "Night-Mafia", found) == {"[2]": 1.0}
@@ -361,7 +363,7 @@ def test_nights_of_secret_mafia_and_what_the_detective_says() -> None:
         assert "IS" not in text and "[" not in text
 
 
-def test_a_config_names_it_by_its_kind_alone() -> None:
+def test_config_names_rule_bot_by_kind() -> None:
     games = [config.model_dump() for config in (GAMES["tak"], GAMES["pig"])]
     named = {"opponents": {"fixed": [{"kind": "rules"}]}, "eval": {"opponents": ["rules"]}}
     check_games(parse({"games": games, **named}))

@@ -1,4 +1,4 @@
-"""The table of known games: each names a class that exists, and what extends it is served alike."""
+"""Test the catalog's table: each game names an existing class, and subclasses match, too."""
 
 import pytest
 from textarena.envs.Nim.env import NimEnv
@@ -23,24 +23,24 @@ def config_of(info: GameInfo) -> GameConfig:
 
 
 def class_of(info: GameInfo) -> type:
-    """The env's class; skips where its file does not parse on this Python."""
+    """The env's class; skips the test if its file has a syntax error on this Python version."""
     try:
         return env_class(config_of(info))
     except ConfigError as error:
         if not isinstance(error.__cause__, SyntaxError):
             raise
-        pytest.skip(f"it does not parse on this Python: {error}")
+        pytest.skip(f"syntax error on this Python version: {error}")
 
 
 @every_game
-def test_a_known_games_class_exists(info: GameInfo) -> None:
+def test_catalog_class_exists(info: GameInfo) -> None:
     assert info.env in [cls.__name__ for cls in class_of(info).__mro__]
     assert info_of(class_of(info)) is info
 
 
 @every_game
-def test_a_known_games_name_is_one_that_a_config_takes(info: GameInfo) -> None:
-    """This part needs no import, so that it holds for files that do not parse here, too."""
+def test_catalog_name_is_valid_in_config(info: GameInfo) -> None:
+    """Needs no import, and so covers files with syntax errors on this Python version, too."""
     env = config_of(info).env
     if ":" not in env:
         assert env in known_ids()
@@ -48,26 +48,26 @@ def test_a_known_games_name_is_one_that_a_config_takes(info: GameInfo) -> None:
     assert env.rpartition(":")[2] == info.env
 
 
-def test_every_game_stands_once_in_the_table() -> None:
+def test_catalog_games_are_unique() -> None:
     assert len({info.env for info in GAMES}) == len({info.name for info in GAMES}) == len(GAMES)
 
 
-def test_the_moves_of_every_known_game_are_tried() -> None:
-    """`LISTED` is what the tests of legal moves play; two games' files parse on later Pythons."""
+def test_legal_moves_of_every_catalog_game_are_tested() -> None:
+    """`LISTED` has the games of tests of legal moves; two games need a later Python version."""
     tried = {game_info(GameConfig(env=env)).env for env, _ in LISTED}
     listing = {info.env for info in GAMES if info.legal_moves or info.prints_moves}
     assert listing - tried == {"ReverseTicTacToeEnv", "ChessEnv"}
 
 
 @every_game
-def test_what_extends_a_known_game_is_served_alike(info: GameInfo) -> None:
+def test_subclass_inherits_catalog_info(info: GameInfo) -> None:
     child = type("Child", (class_of(info),), {})
     grandchild = type("Grandchild", (child,), {})
     assert info_of(child) is info_of(grandchild) is info
 
 
-def test_the_nearest_known_game_counts() -> None:
-    """Kuhn poker as we play it extends TextArena's, which has no expert."""
+def test_nearest_catalog_ancestor_applies() -> None:
+    """Our KuhnPoker extends TextArena's, which has no expert."""
     (parent,) = KuhnPoker.__bases__
     assert info_of(parent).expert is None
     assert info_of(KuhnPoker).expert is not None
@@ -76,13 +76,13 @@ def test_the_nearest_known_game_counts() -> None:
 
 
 class HouseNim(NimEnv):
-    """Nim with a constructor of its own."""
+    """Nim with its own constructor."""
 
     def __init__(self) -> None:
         super().__init__(piles=[1, 2])
 
 
-def test_a_users_env_that_extends_a_known_one_has_its_services() -> None:
+def test_custom_subclass_gets_catalog_services() -> None:
     config = GameConfig(env=f"{__name__}:HouseNim")
     check_game(config)
     assert lists_legal_moves(config) and game_info(config).expert
@@ -95,7 +95,7 @@ def test_a_users_env_that_extends_a_known_one_has_its_services() -> None:
     assert game.observe().events == []
 
 
-def test_an_env_that_is_not_known_has_no_services() -> None:
+def test_unknown_env_has_no_services() -> None:
     config = GameConfig(env=COUNT_UP)
     assert not lists_legal_moves(config) and game_info(config).expert is None
     game = Game(config, seed=0)

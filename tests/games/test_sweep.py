@@ -1,4 +1,4 @@
-"""Every family of TextArena's registry plays to an end or the cap, or is refused in one line."""
+"""Test that every TextArena family plays to an end or the limit, or is rejected in one line."""
 
 import re
 import sys
@@ -22,33 +22,33 @@ CORE = {
     "SimpleNegotiation-v0": "free text",
     "SpellingBee-v0": "needs a dictionary",
     "Breakthrough-v0": "a known defect",
-    "Chess-v0": "refused: its file does not parse",
-    "Debate-v0": "refused: asks a judge",
-    "ScorableGames-v0": "refused: a file is missing",
-    "UsedCar-v0-balanced": "refused: a module is missing",
-    "CharacterConclave-v0": "refused: its actions raise",
+    "Chess-v0": "rejected: syntax error in its file",
+    "Debate-v0": "rejected: needs a judge",
+    "ScorableGames-v0": "rejected: a file is missing",
+    "UsedCar-v0-balanced": "rejected: a module is missing",
+    "CharacterConclave-v0": "rejected: its actions raise",
 }
-"""One family per feature and per reason of a refusal."""
+"""One family per feature and per reason for rejection."""
 
 
 @pytest.mark.parametrize("env", table("textarena", families().values(), CORE))
-def test_a_family_plays_or_is_refused_as_the_page_says(env: str) -> None:
+def test_family_plays_or_is_rejected_as_documented(env: str) -> None:
     (found,) = sweep([env])
     assert found.refusal or found.ended + found.forfeited + found.cut_off == 3
     assert "\n" not in found.refusal and len(found.refusal) < 400
     assert not found.refusal or any(remedy in found.refusal for remedy in REMEDIES), found.refusal
-    if sys.version_info[:2] == (3, 11):  # other versions parse other files
+    if sys.version_info[:2] == (3, 11):  # other versions accept other files
         played, refused = listed_by_outcome()
         assert env in (refused if found.refusal else played)
 
 
-def test_the_page_lists_every_family_and_the_defects_that_a_run_warns_of() -> None:
+def test_docs_list_every_family() -> None:
     played, refused = listed_by_outcome()
     assert len(played) > 75 and not played & refused
     assert played | refused == {*families().values()}
 
 
-def test_the_page_gives_the_defects_that_a_run_warns_of() -> None:
+def test_docs_list_logged_defects() -> None:
     rows = re.findall(r"^\| (.*-v0.*) \| (.*) \|$", part("Known defects"), re.MULTILINE)
     shown = {env: defect for envs, defect in rows for env in envs.split(", ")}
     names, (played, _) = families(), listed_by_outcome()

@@ -1,4 +1,4 @@
-"""Word games play out of textblob's lexicon where NLTK has no data, each with words that fit."""
+"""Test word games with textblob's lexicon, which replaces missing data of NLTK."""
 
 import time
 
@@ -24,7 +24,7 @@ def has_nltk_data() -> bool:
     return True
 
 
-without_data = pytest.mark.skipif(has_nltk_data(), reason="NLTK's own data is here and is used")
+without_data = pytest.mark.skipif(has_nltk_data(), reason="uses the installed NLTK data")
 
 
 @every_row("env, seats", *WORD_GAMES.items())
@@ -36,7 +36,7 @@ def game(env: str) -> Game:
     return Game(GameConfig(env=env, seats=WORD_GAMES[env], max_turns=200), seed=4)
 
 
-def test_hangman_is_won_by_letters_and_wordle_by_its_noun() -> None:
+def test_hangman_and_wordle_are_winnable() -> None:
     played = game("Hangman-v0")
     for letter in sorted(set(played.env.raw.state.game_state["target_letters"])):
         if not played.done:
@@ -53,7 +53,7 @@ def test_hangman_is_won_by_letters_and_wordle_by_its_noun() -> None:
     assert played.done and played.outcomes == [1.0]
 
 
-def test_codenames_has_words_for_a_board_and_draws_others_by_the_seed() -> None:
+def test_codenames_board_depends_on_seed() -> None:
     boards = [
         set(Game(GameConfig(env="Codenames-v0", seats=4), seed).env.raw.board) for seed in (1, 1, 2)
     ]
@@ -61,7 +61,7 @@ def test_codenames_has_words_for_a_board_and_draws_others_by_the_seed() -> None:
 
 
 @without_data
-def test_basic_words_are_common_and_all_words_many() -> None:
+def test_basic_words_are_a_common_subset() -> None:
     make_raw(GameConfig(env="Hangman-v0", seats=1))
     basic, known = (set(nltk.corpus.words.words(name)) for name in ("en-basic", "en"))
     assert {"house", "water", "time", "begin"} <= basic < known

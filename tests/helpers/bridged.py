@@ -15,7 +15,7 @@ from unstable.records.reading import read_rows
 
 
 def turn(game: Game, rng: random.Random) -> tuple[int, list[str], str]:
-    """A random move; whose it was, what was legal and what was shown."""
+    """Random move, with its seat, the legal moves and the observation."""
     shown, legal = game.observe(), game.legal_moves()
     assert shown.seat == game.seat
     assert not game.step(rng.choice(legal)).invalid
@@ -31,7 +31,7 @@ def play(game: Game, seed: int) -> tuple[list[tuple[int, list[str], str]], list[
 
 
 def assert_undisturbed(config: GameConfig, seeds: Sequence[int], *, chance: bool = True) -> None:
-    """Check that interleaved games equal those played alone, and differ by seed if `chance`."""
+    """Check that interleaved games equal games played alone, and differ by seed if `chance`."""
     alone = [play(Game(config, seed), 0) for seed in seeds]
     assert len({repr(turns) for turns, _ in alone}) > 1 or not chance
     games = [Game(config, seed) for seed in seeds]
@@ -45,7 +45,7 @@ def assert_undisturbed(config: GameConfig, seeds: Sequence[int], *, chance: bool
 
 
 def assert_copy_goes_its_own_way(config: GameConfig) -> None:
-    """Game and copy come to the same end by the same moves, and neither moves the other."""
+    """Check that a game and its copy end alike by the same moves, independently of each other."""
     game = Game(config, 3)
     game.step(game.legal_moves()[0])
     if not game.done:
@@ -56,12 +56,12 @@ def assert_copy_goes_its_own_way(config: GameConfig) -> None:
 
 
 def assert_refused(said: str, **config: Any) -> None:
-    """The game is refused in one line."""
+    """Check that the game is rejected in one line."""
     assert said in line_of(check_game, GameConfig(**config), "games.0")
 
 
 def assert_ends_or_is_refused(config: GameConfig, reasons: Collection[str]) -> None:
-    """The game comes to its own end, or is refused in a line with one of the reasons."""
+    """Check that the game ends by itself, or is rejected in a line with one of the reasons."""
     try:
         config = settled(config)
         check_game(config)
@@ -74,7 +74,7 @@ def assert_ends_or_is_refused(config: GameConfig, reasons: Collection[str]) -> N
 
 
 async def learned_from(folder: Path, **changes: Any) -> list[dict[str, Any]]:
-    """The rows of a run that makes an update by a game on the shipped cards model."""
+    """Return the rows of a run of one update on a game with the shipped cards model."""
     whole = KUHN_RUN | {"eval": {"every": 0}} | changes | {"loop": {"mode": "sync", "steps": 1}}
     context = make_context(folder, folder / "run", **whole)
     assert await train(context) == "all updates made"

@@ -1,4 +1,4 @@
-"""Values for tests: a finished game out of a few words."""
+"""Builders of values for tests, such as a finished game."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -119,7 +119,7 @@ def game(
 
 
 def brief(result: GameResult) -> PlayedGame:
-    """The game as the loop knows it."""
+    """Return the game as the loop receives it."""
     (finished,) = Ended.of([(result, [])]).finished
     return finished
 

@@ -1,4 +1,4 @@
-"""Runs that take no time, in place of child processes."""
+"""Instant runs in place of child processes."""
 
 import json
 import os
@@ -18,11 +18,11 @@ METRIC = "collect/reward"
 class FakeRun:
     """A fake `unstable train` that makes an update each time its `exit_code` is read."""
 
-    fails: ClassVar[dict[str, int]] = {}  # before which version
+    fails: ClassVar[dict[str, int]] = {}  # version to fail before, by run
     begun: ClassVar[list[str]] = []
-    commands: ClassVar[dict[str, dict[str, Any]]] = {}  # by run, as options
-    killed_at: ClassVar[int | None] = None  # looks until the whole sweep is killed
-    signal_at: ClassVar[int | None] = None  # looks until it gets a Ctrl-C
+    commands: ClassVar[dict[str, dict[str, Any]]] = {}  # options, by run
+    killed_at: ClassVar[int | None] = None  # polls until the whole sweep is killed
+    signal_at: ClassVar[int | None] = None  # polls until Ctrl-C
     looks: ClassVar[int] = 0
 
     def __init__(
@@ -67,7 +67,7 @@ class FakeRun:
         if version == self._steps:
             write_whole(self._folder.status, json.dumps({"state": "ended"}).encode())
             self._code = 0
-        elif self._asked:  # it finishes its update
+        elif self._asked:  # finishes its update first
             self._code = 130
 
     def send(self, number: signal.Signals) -> None:
@@ -94,5 +94,5 @@ class FakeLeague:
 def fake_child(
     words: Sequence[str], log: Path, cores: Sequence[int], own: Mapping[str, str]
 ) -> FakeRun | FakeLeague:
-    """In place of a child process of `unstable`."""
+    """Replacement for a child process of `unstable`."""
     return FakeLeague(words) if words[0] == "league" else FakeRun(words, log, cores, own)

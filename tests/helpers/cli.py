@@ -1,4 +1,4 @@
-"""The command line in this process and in processes of its own, and a user's folder."""
+"""The command line in this process and in child processes, and a user's folder."""
 
 import contextlib
 import io
@@ -33,7 +33,7 @@ loop: {{steps: 2, mode: sync}}
 """
 
 PATIENCE_S = 300.0
-"""How long what has to come is waited for: it ends what hangs, also on a slow and busy machine."""
+"""Timeout of all waits; ends hanging tests, with room for slow and busy machines."""
 
 Done = CompletedProcess[str]
 started: list["subprocess.Popen[str]"] = []
@@ -44,7 +44,7 @@ def command(arguments: Sequence[str]) -> list[str]:
 
 
 def ran(words: Sequence[Any], folder: Path | str | None = None, **variables: str) -> Done:
-    """A process that has ended, with what it said."""
+    """Finished process with its output."""
     environment = os.environ | variables
     options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 2 * PATIENCE_S}
     return subprocess.run(words, cwd=folder, env=environment, **options)
@@ -55,7 +55,7 @@ def unstable(folder: Path, *arguments: str, **variables: str) -> Done:
 
 
 def in_process(folder: Path, *arguments: str, **variables: str) -> Done:
-    """`unstable` in this process: for a mistake's line, and for what a command only prints."""
+    """Run `unstable` in this process, for error lines and commands that only print."""
     output, errors = io.StringIO(), io.StringIO()
     with (
         _restored(folder),
@@ -114,7 +114,7 @@ def start(project: Path, *arguments: str, config: bool = True) -> "subprocess.Po
 
 
 def background(project: Path, arguments: Sequence[str]) -> "subprocess.Popen[str]":
-    """A command that ends with its test, and heeds Ctrl-C in a process group of its own."""
+    """Start a command that ends with its test, in a process group with its own Ctrl-C."""
     process = subprocess.Popen(
         command(arguments),
         cwd=project,
@@ -123,7 +123,7 @@ def background(project: Path, arguments: Sequence[str]) -> "subprocess.Popen[str
         text=True,
         start_new_session=True,
         preexec_fn=heed_interrupts,
-        pipesize=2**20,  # nobody reads what a run prints while its test waits for something
+        pipesize=2**20,  # room for output that is read late
     )
     started.append(process)
     return process
@@ -135,11 +135,11 @@ def written(metrics: Path) -> int:
 
 
 def wait_for(is_there: Callable[[], bool], process: "subprocess.Popen[str]") -> None:
-    """Until it is so; fails with what the process has printed where that ends before."""
+    """Wait until `is_there` is true; fail with the process's output if it ends before."""
     deadline = time.monotonic() + PATIENCE_S
     while not is_there():
         assert process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < deadline, "it does not come"
+        assert time.monotonic() < deadline, "timed out"
         time.sleep(0.05)
 
 
@@ -174,7 +174,7 @@ def children(process: "subprocess.Popen[str]", name: str = "") -> list[psutil.Pr
 
 
 def command_line(process: psutil.Process) -> str:
-    """Empty for one that has gone meanwhile."""
+    """Return a process's command line, empty if it has ended."""
     with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
         return " ".join(process.cmdline())
     return ""

@@ -1,4 +1,4 @@
-"""A collector on a scripted engine, and games for it."""
+"""Collector on a scripted engine, and games for it."""
 
 import asyncio
 import random
@@ -46,7 +46,7 @@ class Scripted:
         self.most_running = max(self.most_running, self.running)
         try:
             for _ in range(self._delay() if self._delay else 0):
-                random.random()  # a hostile neighbour of the games
+                random.random()  # changes the global random state
                 await asyncio.sleep(0)
         except asyncio.CancelledError:
             self.cancelled += 1

@@ -9,7 +9,7 @@ from unstable.types import PlayerId
 
 
 async def recorded_game(*answers: str, **changes) -> dict:
-    """The line of a game in which seat 0 is the policy's and seat 1 the base model's."""
+    """Return the line of a game between the policy at seat 0 and the base model at seat 1."""
     engine = Recorder(*answers)
     names = changes.pop("players", ("main@3", "base"))
     players = [

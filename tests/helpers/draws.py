@@ -1,4 +1,4 @@
-"""Games of chance gone through as trees: what is drawn is scripted, so that every deal is met."""
+"""Trees of games of chance: draws are scripted, so that every deal occurs."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ class Node(NamedTuple):
 
 
 class _OutOfDraws(Exception):
-    """More is drawn than the script has."""
+    """Raised for a draw beyond the script."""
 
 
 @contextmanager
@@ -43,7 +43,7 @@ def scripted(draws: tuple[int, ...]) -> Iterator[list[int]]:
 def nodes(
     make: Callable[[], textarena.Env], legal_moves: Callable[[Any], list[str]]
 ) -> Iterator[Node]:
-    """All positions of a game for two, decisions and ends, over all that can be drawn and done."""
+    """Return all positions of a two-player game, over all draws and moves."""
     left: list[tuple[tuple[int, ...], tuple[str, ...]]] = [((), ())]
     while left:
         draws, moves = left.pop()

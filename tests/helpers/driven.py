@@ -24,7 +24,7 @@ DRIVEN: dict[str, Any] = {
     "actors": {"games_in_flight": 4, "engine": "embedded"},
     "seed": 7,
 }
-"""An actor's config; port 0 is any that is free."""
+"""Config of an actor; port 0 means any free port."""
 
 GAME = DRIVEN["games"][0]
 TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
@@ -87,11 +87,11 @@ class Open:
     playing: asyncio.Task[list[GameResult | GameFailure]]
 
     async def end(self, **said: Any) -> httpx.Response:
-        """Post the result."""
+        """Post a game's result."""
         return await self.door.post(self.told["result_url"], self.told["result_key"], said)
 
     async def failure(self) -> str:
-        """Why the game has failed."""
+        """Return the reason of the game's failure."""
         (found,) = await self.playing
         assert isinstance(found, GameFailure)
         return found.error
@@ -105,7 +105,7 @@ class Open:
 
 @asynccontextmanager
 async def one_game(folder: Path, **changes: Any) -> AsyncIterator[Open]:
-    """A game that is taken and goes on."""
+    """Unfinished game that a program has taken."""
     async with driven_actor(folder, **changes) as actor:
         playing = asyncio.create_task(all_of(actor, kuhn_specs(1)))
         door = Door(actor)

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 VARIABLE = "UNSTABLE_DURATIONS"
-"""The environment variable that names the file of JSON lines to append to."""
+"""Environment variable with the path of the JSON lines file to append to."""
 
 
 class Durations:
     """A pytest plugin that adds up the phases of each test and appends them to a file.
 
-    It writes a test's line at its teardown, so that the file of a run that was killed has all
-    tests that ended before.
+    It writes a test's line at its teardown, so that the file of a killed run has all finished
+    tests.
     """
 
     def __init__(self, path: Path) -> None:
@@ -31,6 +31,6 @@ class Durations:
 
 
 def register(config: pytest.Config) -> None:
-    """Record durations where the environment asks for it, in the controller of xdist alone."""
+    """Record durations if the environment variable is set, only in xdist's controller."""
     if (path := os.environ.get(VARIABLE)) and "PYTEST_XDIST_WORKER" not in os.environ:
         config.pluginmanager.register(Durations(Path(path)))

@@ -51,7 +51,7 @@ FAMILIES = {
 COHORTS = {
     "lfm2": lambda: Lfm2ForCausalLM(Lfm2Config(**SIZES, layer_types=["conv", "full_attention"]))
 }
-BOTH = ("llama", "lfm2")  # one family by slots and one by cohorts
+BOTH = ("llama", "lfm2")  # a family with slots and one with cohorts
 RANK = 4
 RULES = [int(i) for i in np.random.default_rng(0).integers(1, VOCAB, 40)]
 
@@ -104,13 +104,13 @@ Asked = tuple[list[int], str | None, float, Completion]
 def assert_each_is_exact(
     asked: Sequence[Asked], plain: Mapping[str | None, torch.nn.Module], other: str | None
 ) -> None:
-    """Each answer is its own version's, and most are far from what another version says."""
+    """Check that each answer matches its own version and most differ from other versions."""
     apart = 0
     for prompt_ids, name, temperature, answer in asked:
         expected = assert_exact(plain[name], prompt_ids, answer, temperature)
         others = plain_logprobs(plain[other], prompt_ids, answer, temperature)
         apart += name != other and float((expected - others).abs().max()) > 0.05
-    assert apart > len(asked) / 3, "the versions of this test do not differ enough to judge by"
+    assert apart > len(asked) / 3, "the versions differ too little for this test"
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""A server that speaks as an endpoint does, with replies that a test writes."""
+"""Endpoint server with scripted replies."""
 
 import dataclasses
 import json
@@ -17,7 +17,7 @@ class Reply:
     """The server's reaction to a request: it may wait, hang up, or answer."""
 
     status: int = 200
-    body: Any = None  # a function is called with the request's
+    body: Any = None  # or a function of the request's body
     wait_s: float = 0.0
     hangs_up: bool = False
     headers: dict[str, str] = dataclasses.field(default_factory=lambda: {"retry-after-ms": "1"})
@@ -44,7 +44,7 @@ class Server:
     def __init__(self) -> None:
         self.replies: list[Reply] = [says("[4]")]
         self.asked = 0
-        self.bodies: list[dict[str, Any]] = []  # of the requests
+        self.bodies: list[dict[str, Any]] = []  # request bodies
         self._lock = threading.Lock()
         server = self
 

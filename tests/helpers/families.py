@@ -28,7 +28,7 @@ olmo_hybrid olmoe persimmon recurrent_gemma rwkv stablelm starcoder2 vaultgemma 
 zamba2
 """
 FAMILIES = WITH_LORA | frozenset(_OTHERS.split())
-"""All types that are tried."""
+"""All tested types."""
 
 WINDOW = 5
 """Tokens that a sliding layer sees: fewer than most prompts have."""
@@ -53,7 +53,7 @@ _SMALL: dict[str, Any] = {
     **{"vocab_size": VOCAB, "bos_token_id": 1, "sliding_window": WINDOW},
     **{"mamba_expand": 2, "mamba_chunk_size": 8, "time_step_rank": 4},
 }
-"""Sizes by the names that configs give them; a config takes those that it has."""
+"""Sizes by field names of configs; a config uses the fields that it has."""
 
 _WINDOWS = {"layer_types": ["sliding_attention", "full_attention"]}
 _LINEAR = {"layer_types": ["linear_attention", "full_attention"]}
@@ -126,7 +126,7 @@ _OF_ITS_OWN: dict[str, dict[str, Any]] = {
     },
 }
 _FIXED = {"falcon": ("head_dim",), "gemma4_text": ("head_dim",)}
-"""Sizes that a config has and does not take."""
+"""Sizes that a config has but does not accept."""
 
 
 def make_family(
@@ -154,7 +154,7 @@ def make_family(
 
 
 def save_family(kind: str, folder: Path, **changes: Any) -> Path:
-    """The model, with other sizes where they are given, and a tokenizer in Hugging Face form."""
+    """Save the model, with `sizes` changed, and a tokenizer in Hugging Face format."""
     make_family(kind, **changes).save_pretrained(folder)
     tiny_tokenizer().save_pretrained(folder)
     return folder

@@ -1,4 +1,4 @@
-"""Processes of their own that begin at once: forks of one that has loaded what they need."""
+"""Child processes that start instantly: forks of a server with all modules loaded."""
 
 import multiprocessing
 

@@ -1,4 +1,4 @@
-"""A game whose actions are taken in the form that it is made with."""
+"""Game that accepts actions in a configured form."""
 
 from typing import Any
 

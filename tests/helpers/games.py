@@ -1,4 +1,4 @@
-"""Games of our own that are counted through by hand, and others' settings."""
+"""Small games with hand-computed results, and settings of other games."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Branching, as config."""
+"""Config of branching games."""
 
 from msgspec.structs import replace
 

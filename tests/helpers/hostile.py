@@ -26,7 +26,7 @@ def read_table(name: str) -> list[tuple[list[str], str]]:
     ]
 
 
-# Targets that are called wrongly or do wrong.
+# Targets with wrong signatures or faults.
 
 
 def takes_none() -> str:
@@ -148,7 +148,7 @@ def adapter_files(
 
 
 ESCAPE = "\x1b]0;owned\x07\x1b[2J[0]"
-"""What would rename a terminal's window and clear it, were it obeyed."""
+"""Control sequences that would rename a terminal's window and clear it."""
 
 
 def takes_over(observation: str) -> str:

@@ -11,11 +11,11 @@ from unstable.types import GameFailure, GameResult, Turn
 Entry = RewardConfig | tuple[RewardConfig, JudgeConfig]
 """A term, with the judge that it names."""
 SEATS, TURNS = "examples.service_judge:score", f"{__name__}:score_turns"
-"""What asks a service about whole plays, and about turns."""
+"""Functions that score whole games, and turns, by a service."""
 
 
 async def score_turns(results: list[GameResult], turns: list[Turn], url: str) -> list[float | None]:
-    return await score(results, turns, url)  # type: ignore[arg-type]  # it tells of either
+    return await score(results, turns, url)  # type: ignore[arg-type]  # handles both
 
 
 def judged_by(kind: str, *, term: str = "judge", **fields: Any) -> tuple[RewardConfig, JudgeConfig]:
@@ -32,7 +32,7 @@ def rewards_of(*entries: Entry) -> Rewards:
 
 
 async def judged(rewards: Rewards, games: Sequence[GameResult]) -> dict[int, float | str]:
-    """By game the reward of its first trajectory, or the error that it failed with."""
+    """Return by game the reward of its first trajectory, or the error of the game."""
 
     async def played() -> AsyncGenerator[list[GameResult | GameFailure]]:
         yield list(games)

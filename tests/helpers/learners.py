@@ -286,7 +286,7 @@ def plain_policy(model):
     return attach_lora(tiny_model(vocab=VOCAB), model.lora, seed=0)
 
 
-# The tiny model's frozen output layer keeps its logits within 1: hot, it could not be sure.
+# The tiny model's frozen output layer bounds logits by 1; a low temperature permits certainty.
 BANDIT_TEMPERATURE = 0.05
 
 
@@ -330,9 +330,9 @@ def play_bandit(learner, model, rewarded, updates, batch_size=32):
             samples.append(make_sample(prompt, [action], outcome if rewarded else 0.0, **fields))
 
         update = learner.update(make_batch(samples, version))
-        if update.metrics["learn/optimizer_steps"]:  # what was sampled is what is scored
+        if update.metrics["learn/optimizer_steps"]:  # sampled tokens are scored
             assert update.metrics["learn/mismatch_abs_max"] < 1e-4
-        losses.append(update.metrics.get("learn/loss"))  # none without a step
+        losses.append(update.metrics.get("learn/loss"))  # no loss without a step
         outcomes.append(update.metrics["learn/outcome_mean"])
     return losses, outcomes
 

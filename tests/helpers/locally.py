@@ -1,7 +1,7 @@
 """Run commands with their actors and learner in this process, without Ray.
 
-A run's processes take some 30 seconds of processor time to start, so only the tests of processes
-start them. `python -m tests.helpers.locally` takes the arguments of `unstable`.
+A run's processes take about 30 seconds of CPU time to start, so only tests of processes start them.
+`python -m tests.helpers.locally` takes the arguments of `unstable`.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ runpy.run_module("tests.helpers.locally", run_name="__main__")
 
 
 class OwnLearner(LocalLearner):
-    """A learner that computes with its process's number of threads, and so the same bits."""
+    """Learner that computes with a fixed number of threads, so that results are deterministic."""
 
     def __init__(self, config: RunConfig, folder: RunFolder, threads: int) -> None:
         super().__init__(config, folder)

@@ -1,4 +1,4 @@
-"""Machines that are not here: plain values."""
+"""Descriptions of machines as plain values."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A mistake is a `ConfigError` of one line."""
+"""Checks of errors: a user's mistake is a `ConfigError` of one line."""
 
 import re
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from unstable.config import ConfigError
 
 
 def line_of(call: Callable[..., Any], *arguments: Any, **named: Any) -> str:
-    """The one line with which a call refuses its arguments."""
+    """Return the line with which a call rejects its arguments."""
     with pytest.raises(ConfigError) as raised:
         call(*arguments, **named)
     assert "\n" not in str(raised.value)
@@ -18,6 +18,6 @@ def line_of(call: Callable[..., Any], *arguments: Any, **named: Any) -> str:
 
 
 def refused(said: str, call: Callable[..., Any], *arguments: Any, **named: Any) -> None:
-    """A call refuses its arguments in one line, in which this pattern is found."""
+    """Check that a call rejects its arguments in one line that matches a pattern."""
     line = line_of(call, *arguments, **named)
     assert re.search(said, line), line

@@ -64,7 +64,7 @@ def tiny_tokenizer() -> TokenizersBackend:
 
 
 def chat_ids(tokenizer: Any, style: PromptStyle, seen: Observation) -> list[int]:
-    """An observation's prompt as the tokenizer's own chat template puts it."""
+    """Return an observation's prompt, rendered by the tokenizer's chat template."""
     chat = style.messages(style.render(seen))
     ids: list[int] = tokenizer.apply_chat_template(
         chat, return_dict=False, add_generation_prompt=True

@@ -21,7 +21,7 @@ from unstable.types import GameSpec, PlayedGame, PlayerId, SeatSpec, Trajectory,
 class Mortal:
     """An in-process actor that dies after a set number of results, the next of `dies_after`."""
 
-    dies_after: list[int] = []  # of each that is made
+    dies_after: list[int] = []  # results before death, by actor
 
     def __init__(self, _: type, arguments: tuple[Any, ...], *__: Any, **___: Any) -> None:
         config, folder, _ = arguments
@@ -54,7 +54,7 @@ class Mortal:
                     count = 1
                 else:
                     count = len(part.games if isinstance(part, Ended) else part)
-                if count > self.left:  # no message comes in part
+                if count > self.left:  # messages are not split
                     yield ready(given)
                     raise RayActorError
                 self.left -= 0 if isinstance(part, Over) else count
@@ -79,7 +79,7 @@ def group(first: int, size: int) -> list[GameSpec]:
 
 
 def content(calls: list[list[PlayedGame]]) -> list[list[Any]]:
-    """All of the games but how long they took."""
+    """Return the games without their durations."""
     return [
         [(each.spec, each.outcomes, _turns(each), opened(each)) for each in finished]
         for finished in calls

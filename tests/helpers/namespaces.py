@@ -1,7 +1,7 @@
-"""Machines of their own on this one: network namespaces, each with its own address and folders.
+"""Simulated machines: network namespaces, each with its own address and folders.
 
-In each `/tmp` is another folder, and all of a machine lies there: its home, its copy of the
-package, its working folder. So no two of them share a disk, and nothing of them is seen from here.
+Each has its own `/tmp` with all of its files: home, copy of the package, working folder. So
+machines share no disk, and their files are invisible from outside.
 """
 
 import contextlib
@@ -24,11 +24,11 @@ NOTICED = {
     "RAY_health_check_timeout_ms": "2000",
     "RAY_health_check_failure_threshold": "3",
 }
-"""How docs/scaling.md has Ray look after its nodes."""
+"""Ray's health checks of nodes, as in docs/scaling.md."""
 
 
 def lacking() -> str | None:
-    """Why there can be none here; None where there can."""
+    """Return why namespaces are unavailable, or None."""
     if os.geteuid() != 0 or shutil.which("ip") is None:
         return "network namespaces need root and iproute2"
     if " " in sys.executable:
@@ -44,7 +44,7 @@ def ip(*words: str) -> None:
 
 
 class Host:
-    """A machine of its own; with Ray on it once `join` was called."""
+    """Simulated machine; `join` starts Ray on it."""
 
     def __init__(self, network: "Network", number: int) -> None:
         self.name = f"{network.name}n{number}"
@@ -112,7 +112,7 @@ class Host:
         return self.begin(ray, "start", *at, *common, *options, log="ray.txt")
 
     def unplug(self) -> None:
-        """Nothing reaches it any more, nor anything from there; its processes go on."""
+        """Disconnect it from the network; its processes continue."""
         ip("-n", self._cable[0], "link", "set", self._cable[1], "down")
 
     def kill(self) -> None:

@@ -15,7 +15,7 @@ def blocks(language: str, page: str = README) -> list[str]:
 
 
 SCRIPTS = {"run.sh": ["train"], "run_24gb.sh": ["train", "--config", "qwen3_24gb"]}
-"""What they have `unstable` do, besides their arguments."""
+"""Prefixes of commands that run `unstable`."""
 
 
 def commands(page: str) -> list[list[str]]:

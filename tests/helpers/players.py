@@ -7,7 +7,7 @@ from unstable.engines.base import SamplingRequest
 from unstable.prompts import STYLES, PromptBuilder
 from unstable.types import Completion
 
-STOP = 0  # the tiny tokenizer's end of an answer
+STOP = 0  # stop token of the tiny tokenizer
 
 
 class Recorder:

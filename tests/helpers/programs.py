@@ -37,7 +37,7 @@ def lost_for_words(observation: str) -> str:
 
 
 class Loud:
-    """Says more in one line than a pipe holds, and ends."""
+    """Print a line that exceeds a pipe's buffer, and exit."""
 
     def __init__(self) -> None:
         print("x" * 300_000, flush=True)
@@ -48,7 +48,7 @@ class Loud:
 
 
 class Slow:
-    """Plays as `own_kuhn`, and takes its time."""
+    """Play like `own_kuhn`, slowly."""
 
     async def play(self, game: OpenGame) -> dict[str, Any]:
         """A game."""

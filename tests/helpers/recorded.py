@@ -1,4 +1,4 @@
-"""A run that has recorded games, and how one on them is made in this process."""
+"""A run with recorded games, and runs on recorded games in this process."""
 
 import asyncio
 import contextlib

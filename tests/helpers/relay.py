@@ -16,7 +16,7 @@ class Relay(ta.Env):
 
     def reset(self, num_players: int, seed: int | None = None) -> None:
         self.state = ta.TeamMultiPlayerState(num_players=num_players, seed=seed)
-        self.roles = random.sample(ROLES, k=num_players)  # by the number of a player
+        self.roles = random.sample(ROLES, k=num_players)  # by player
         self.state.reset(game_state={"said": {}}, player_prompt_function=self._rules)
         self._pass_on()
 

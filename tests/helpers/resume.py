@@ -14,7 +14,7 @@ SLOWLY = ("collect/engine", "learn/tokens_per_second")  # depend on the machine 
 
 
 def rows(folder: RunFolder) -> list[dict[str, Any]]:
-    """All that does not depend on clocks."""
+    """Return rows without metrics that depend on clocks."""
     return [
         {name: v for name, v in row.items() if not name.startswith(TIMED + SLOWLY)}
         for row in read_rows(folder.metrics)

@@ -1,4 +1,4 @@
-"""One case for a table of quick checks: a case of its own costs more than most of them."""
+"""Runs a table of quick checks as one test case, since a case costs more than most checks."""
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +17,7 @@ def every_row(names: str, *rows: Any) -> Callable[[Callable], Callable]:
     """
     asked = names.split(", ")
     table = [dict(zip(asked, row if len(asked) > 1 else (row,), strict=True)) for row in rows]
-    assert len(table) > 1, "a table of one row is none; give the rows as arguments, not as a list"
+    assert len(table) > 1, "a table needs several rows; pass them as arguments, not as a list"
 
     def decorate(test: Callable) -> Callable:
         @wraps(test)

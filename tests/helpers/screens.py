@@ -111,12 +111,12 @@ class PseudoTerminal:
         fcntl.ioctl(self._own, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def _read(self, timeout_s: float) -> bool:
-        """Take in what comes next; False if nothing does in time, or ever again."""
+        """Read the next output; False after a timeout or the end."""
         if not select.select([self._own], [], [], max(0.0, timeout_s))[0]:
             return False
         try:
             content = os.read(self._own, 2**16)
-        except OSError:  # the process has closed its side
+        except OSError:  # closed by the process
             return False
         self._take(content)
         return bool(content)

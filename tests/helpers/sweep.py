@@ -28,10 +28,10 @@ PAGE = Path(__file__).parent.parent.parent / "docs/textarena.md"
 SEATS = range(1, 7)
 TURNS = 500
 SECONDS = 300
-"""That a family may take: it ends what hangs, also on a slow and busy machine."""
+"""Timeout of a family, with room for slow and busy machines."""
 
 SCREENING_S = 4.0
-"""That a game's screening may take here: what it finds must not depend on how busy a machine is."""
+"""Timeout of a game's screening; generous, since results must not depend on the machine's load."""
 
 
 class Found(NamedTuple):
@@ -39,7 +39,7 @@ class Found(NamedTuple):
 
     env: str
     family: str
-    seats: str = ""  # the numbers with which it plays, of those tried
+    seats: str = ""  # accepted numbers of seats
     ended: int = 0  # games that ended by themselves
     forfeited: int = 0
     cut_off: int = 0
@@ -88,7 +88,7 @@ def _end(config: GameConfig, seed: int) -> str:
                 if lists_legal_moves(config)
                 else screen.actions(observation, rng)
             )
-        except ValueError:  # this variant's board shows none
+        except ValueError:  # no moves on this variant's board
             moves = screen.actions(observation, rng)
         game.step(rng.choice(moves))
     assert len(game.outcomes) == config.seats
@@ -113,7 +113,7 @@ def sweep(envs: Collection[str]) -> Iterator[Found]:
             found: Found = receiver.recv()
             return found
         except EOFError as error:
-            raise AssertionError(f"{env}: its process has died; see what it has printed") from error
+            raise AssertionError(f"{env}: its process died; see its output") from error
         finally:
             process.kill()
             process.join()

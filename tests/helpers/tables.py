@@ -1,7 +1,7 @@
-"""Tests that take turns: rows of tables over other libraries, and long lifecycles of wings.
+"""Rotating tests: rows of tables over other libraries, and long lifecycles of wings.
 
-A table has one case per game, model or setting of something that this project does not own; a wing
-is a part of the package that a training run does not need. Each run of the slow tests plays a
+A table has one case per game, model or setting of another library; a wing is a part of the package
+that a training run does not need. Each run of the slow tests plays a
 table's core, which covers every feature, and a quarter of the other rows and lifecycles, selected
 by the commit. All of them run under `-m tables`, and wherever one of their sources differs from the
 recorded one.
@@ -61,7 +61,7 @@ def table(name: str, rows: Iterable[Any], core: Collection[Any]) -> list[Any]:
 
     A row that is a tuple gives one value to each argument.
     """
-    import pytest  # `.ci/run` prints the plan before anything is installed
+    import pytest  # not installed when `.ci/run` prints the plan
 
     rows = [*rows]
     assert name in SOURCES and all(row in rows for row in core), f"{name}: unknown rows in the core"
@@ -77,9 +77,9 @@ def table(name: str, rows: Iterable[Any], core: Collection[Any]) -> list[Any]:
 
 
 def take_turns(items: "Iterable[pytest.Item]") -> set[str]:
-    """Mark the rows that `tests/data/turns.toml` lets take turns, and the slow tests of one core.
+    """Mark the rotating rows of `tests/data/turns.toml`, and the slow tests of one core.
 
-    Returns the rows that the file names of tests among `items` but that do not exist.
+    Returns rows in the file that do not exist among `items`.
     """
     import pytest
 
@@ -164,7 +164,7 @@ def plan() -> str:
     whole = ", ".join(sorted(changed())) or "none"
     return (
         f"tables: core and quarter {quarter_of(commit()) + 1} of {QUARTERS} "
-        f"(commit {commit()[:7] or 'unknown'}); whole, as their sources changed: {whole}"
+        f"(commit {commit()[:7] or 'unknown'}); complete, since sources changed: {whole}"
     )
 
 

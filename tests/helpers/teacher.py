@@ -25,7 +25,7 @@ async def teacher_at(engine: EmbeddedEngine) -> AsyncIterator[str]:
         ids, adapter = body["prompt"], None if body["model"] == "base" else body["model"]
         (logprobs,) = await engine.score(ids[:1], [ids[1:]], adapter=adapter)
         tokens = [str(tokenizer.decode([each])) for each in [*ids, ids[0]]]
-        # The last is of the token that was asked for.
+        # The last one belongs to the requested token.
         found = {"tokens": tokens, "token_logprobs": [None, *logprobs, -0.5]}
         return {"choices": [{"index": 0, "text": "".join(tokens), "logprobs": found}]}
 

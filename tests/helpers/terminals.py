@@ -66,7 +66,7 @@ def training_specs() -> list[GameSpec]:
         game(0, trained, replace(trained, group_id=1)),
         game(1, trained, policy(0), opening=2, opener=policy(0)),
         game(2, other("random"), trained, opening=1, opener=other("random")),
-        game(6, trained, policy(0), branches=2),  # and so 7 and 8
+        game(6, trained, policy(0), branches=2),  # branches are games 7 and 8
     ]
 
 

@@ -1,4 +1,4 @@
-"""Games, batches and whole runs in small, to feed a tracker with."""
+"""Small games, batches and runs as input of a tracker."""
 
 import io
 from collections.abc import Sequence

@@ -28,7 +28,7 @@ def uniform(tree: Tree) -> Policy:
 
 
 def drawn(tree: Tree, seed: int, legal: float = 1.0) -> Policy:
-    """Some policy, with so much of its mass on legal actions."""
+    """Return a random policy with `legal` of its mass on legal actions."""
     rng = random.Random(seed)
     policy = {}
     for node in tree.decisions:

@@ -1,4 +1,4 @@
-"""A game and bots that do what none should: test_border.py holds them to their border."""
+"""Faulty game and bots, for test_border.py."""
 
 import asyncio
 import os
@@ -39,7 +39,7 @@ class Unruly(textarena.Env):
         )
 
     def step(self, action: str) -> tuple[bool, dict[str, Any]]:
-        self.moves.append(action)  # half a step, if the rest raises
+        self.moves.append(action)  # a partial step if the rest raises
         misbehave(action.strip("[]"))
         self.moves = list(MOVES)
         self.state.game_state["count"] += 1

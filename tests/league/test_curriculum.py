@@ -1,4 +1,4 @@
-"""Envs are drawn as the rule says, from what their rewards show, and replayed to the bit."""
+"""Curriculum: rules sample envs from statistics of rewards, and schedules resume exactly."""
 
 import asyncio
 import json
@@ -40,7 +40,7 @@ def finished(env: str, *rewards: float) -> PlayedGame:
     return PlayedGame(spec, list(rewards), None, False, 1, 1, 1, b"", [], packed)
 
 
-def test_spread_and_progress_are_of_seats_and_hand_worked() -> None:
+def test_spread_and_progress_match_hand_computed_values() -> None:
     """A seat that always wins has no spread, however far its rewards are from the other's."""
     curriculum = Curriculum(config(decay=0.5))
     curriculum.count([finished(ENVS[0], 1.0, -1.0)] * 4)
@@ -48,7 +48,7 @@ def test_spread_and_progress_are_of_seats_and_hand_worked() -> None:
     first, second, third = curriculum.stats()
     assert first == EnvStats(ENVS[0], 1, 8, 0, 0)
     assert second == EnvStats(ENVS[1], 2, 4, 0.5, 0)
-    assert third == EnvStats(ENVS[2], 1, 0, 0.5, 0), "as the one that teaches most"
+    assert third == EnvStats(ENVS[2], 1, 0, 0.5, 0), "largest values of the others"
     curriculum.fade()
     curriculum.count([finished(ENVS[0], 0.0, 0.0)] * 2)
     first, *_ = curriculum.stats()
@@ -60,7 +60,7 @@ def test_spread_and_progress_are_of_seats_and_hand_worked() -> None:
 
 
 def known(rule: str, **more: Any) -> Curriculum:
-    """Rewards of three envs, of which one has no spread, seen over two versions."""
+    """Return a curriculum with rewards of three envs over two versions; one has no spread."""
     curriculum, chance = Curriculum(config(rule, **more)), random.Random(3)
     for _ in range(2):
         curriculum.count([finished(ENVS[0], 1.0, -1.0)] * 40)
@@ -74,7 +74,7 @@ def known(rule: str, **more: Any) -> Curriculum:
 
 
 @every_row("rule", "spread", "progress")
-def test_a_rule_draws_what_its_formula_says(rule: str) -> None:
+def test_rule_samples_envs_by_its_formula(rule: str) -> None:
     curriculum = known(rule, share=0.75)
     envs = curriculum.stats()
     asked = [each.weight * getattr(each, rule) for each in envs]
@@ -88,13 +88,13 @@ def test_a_rule_draws_what_its_formula_says(rule: str) -> None:
     schedule.envs = curriculum.probabilities()
     drawn = Counter(schedule.draw_group(POLICY, [])[0].env for _ in range(DRAWS))
     pairs = [(drawn[env], DRAWS * share) for env, share in zip(ENVS, expected, strict=True)]
-    assert sum((count - mean) ** 2 / mean for count, mean in pairs) < 13.8  # one in a thousand
+    assert sum((count - mean) ** 2 / mean for count, mean in pairs) < 13.8  # 99.9 % quantile
     shown = schedule.state().drawn
     for (env, found), pair in zip(shown.items(), pairs, strict=True):
         assert found == pytest.approx(pair), env
 
 
-def test_weights_alone_decide_by_default_and_where_nothing_teaches() -> None:
+def test_config_weights_apply_by_default_and_without_signal() -> None:
     assert Curriculum(config("weight")).probabilities() == []
     assert Curriculum(config("spread", (1,))).probabilities() == []
     nothing = Curriculum(config("progress"))
@@ -102,7 +102,7 @@ def test_weights_alone_decide_by_default_and_where_nothing_teaches() -> None:
     assert nothing.probabilities() == [0.25, 0.5, 0.25]
 
 
-def test_games_drawn_under_other_probabilities_are_drawn_again() -> None:
+def test_restored_schedule_redraws_games_after_probability_changes() -> None:
     run = config()
     schedule, specs = Schedule(run), []
     for envs in ([], [0.1, 0.1, 0.8], [0.8, 0.1, 0.1]):
@@ -116,7 +116,7 @@ def test_games_drawn_under_other_probabilities_are_drawn_again() -> None:
     assert after.state().drawn == schedule.state().drawn
 
 
-def test_a_state_says_all_that_was_counted() -> None:
+def test_restored_curriculum_has_equal_probabilities() -> None:
     curriculum = known("progress")
     text = json.dumps(curriculum.state().model_dump(mode="json"))
     after = Curriculum(config("progress"))
@@ -152,30 +152,30 @@ def own(monkeypatch: pytest.MonkeyPatch) -> None:
     "rule, args, said",
     [
         ("spred", {}, "curriculum.rule = 'spred' is no rule or module:function; did you mean"),
-        ("own_rules:few", {}, "curriculum.rule = 'own_rules:few': gives [1.0] for 3 envs; return"),
-        ("own_rules:endless", {}, "curriculum.rule = 'own_rules:endless': gives [inf, inf, inf] "),
+        ("own_rules:few", {}, "curriculum.rule = 'own_rules:few': returned [1.0] for 3 envs; "),
+        ("own_rules:endless", {}, "curriculum.rule = 'own_rules:endless': returned [inf, inf, "),
         ("own_rules:broken", {}, "curriculum.rule = 'own_rules:broken': KeyError 'x'"),
         ("spread", {"a": 1}, "curriculum.rule = 'spread' with args = {'a': 1}: cannot be called"),
         ("own_rules:none", {}, "curriculum.rule = 'own_rules:none': own_rules has no none; known"),
     ],
 )
-def test_a_rule_that_is_none_is_one_line(rule: str, args: dict[str, Any], said: str) -> None:
+def test_invalid_rule_is_reported_in_one_line(rule: str, args: dict[str, Any], said: str) -> None:
     assert line_of(Curriculum, config(rule, args=args)).startswith(said)
 
 
 @pytest.mark.usefixtures("own")
-def test_a_rule_of_ones_own_decides() -> None:
+def test_custom_rule_sets_probabilities() -> None:
     curriculum = Curriculum(config("own_rules:last", args={"factor": 3.0}, share=1.0))
     assert curriculum.probabilities() == [0.0, 0.0, 1.0]
 
 
 def nothing(env: Any) -> list[float]:
-    """Payoffs of a game that teaches nothing."""
+    """Return payoffs of a game without learning signal."""
     return [0.0, 0.0]
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_a_run_plays_less_of_what_teaches_nothing(begin, mode, capsys):
+def test_run_plays_envs_without_signal_less(begin, mode, capsys):
     tied: dict[str, Any]
     tied = {"env": "TicTacToe-v0", "name": "tied", "payoffs": f"{__name__}:nothing"}
     tied["invalid_moves"] = {"forfeit_reward": 0.0}
@@ -201,4 +201,4 @@ def test_a_run_plays_less_of_what_teaches_nothing(begin, mode, capsys):
 
     capsys.readouterr()
     ratings([context.folder.root], 1.0)
-    assert "Envs drawn" in capsys.readouterr().out
+    assert "Environments sampled" in capsys.readouterr().out

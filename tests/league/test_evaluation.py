@@ -23,7 +23,7 @@ from unstable.types import GameResult, PlayerId
 from unstable.types.intervals import mean_interval, wilson_interval
 
 
-def test_every_deal_is_played_from_every_seat_and_nothing_is_trained() -> None:
+def test_deals_are_played_from_every_seat_without_training() -> None:
     config = parse({"eval": {"games": 6, "opponents": ["random", "base"], "temperature": 0.5}})
     specs = evaluation_games(config, version=3)
     assert len(specs) == 12
@@ -36,11 +36,11 @@ def test_every_deal_is_played_from_every_seat_and_nothing_is_trained() -> None:
         assert players[0] == PlayerId.policy(3)
         assert [seat.player for seat in second.seats] == players[::-1]
     assert len({spec.seed for spec in specs[:6]}) == 3
-    # Both opponents are met on the same deals.
+    # Both opponents play the same deals.
     assert [spec.seed for spec in specs[:6]] == [spec.seed for spec in specs[6:]]
 
 
-def test_every_temperature_has_the_same_games_and_the_first_alone_is_rated() -> None:
+def test_temperatures_share_games_and_only_the_first_is_rated() -> None:
     once = evaluation_games(parse({"eval": {"games": 4, "opponents": ["random", "base"]}}), 2)
     temperatures = {"games": 4, "opponents": ["random", "base"], "temperature": [1.0, 0.0]}
     config = parse({"eval": temperatures})
@@ -67,14 +67,14 @@ def test_every_temperature_has_the_same_games_and_the_first_alone_is_rated() -> 
     assert rated_games(held, 2, results) == []
 
 
-def test_the_gain_is_to_version_0_at_the_same_temperature() -> None:
+def test_gain_compares_with_version_0_at_the_same_temperature() -> None:
     config = parse({"eval": {"games": 2, "temperature": [1.0, 0.0]}})
 
     def play(version: int, outcomes: list[list[float]]) -> list[GameResult]:
         pairs = zip(evaluation_games(config, version), outcomes, strict=True)
         return [replace(game(), spec=spec, outcomes=each) for spec, each in pairs]
 
-    win, loss = [1.0, -1.0], [-1.0, 1.0]  # of seat 0, where the version sits in every other game
+    win, loss = [1.0, -1.0], [-1.0, 1.0]  # for seat 0, the version's seat in every other game
     first = game_scores(0, play(0, [win, win, loss, win]))
     sampled, greedy = evaluation_scores(4, play(4, [win, win, win, loss]), first)
     assert (sampled.temperature, sampled.score, sampled.gain) == (1.0, 0.5, 0.0)
@@ -82,16 +82,16 @@ def test_the_gain_is_to_version_0_at_the_same_temperature() -> None:
 
 
 @every_row("given, read", (0.5, [0.5]), (0, [0.0]), ([1, 0], [1.0, 0.0]))
-def test_a_number_is_a_list_of_one_temperature(given: object, read: list[float]) -> None:
+def test_single_temperature_becomes_a_list(given: object, read: list[float]) -> None:
     assert parse({"eval": {"temperature": given}}).eval.temperature == read
 
 
 @every_row("given", [], [1.0, 1], -0.5, [0.5, -1], "hot")
-def test_temperatures_are_distinct_and_not_negative(given: object) -> None:
+def test_duplicate_or_negative_temperatures_are_rejected(given: object) -> None:
     refused(r"^eval\.temperature[^\n]*$", parse, {"eval": {"temperature": given}})
 
 
-def test_two_versions_are_judged_on_the_same_games() -> None:
+def test_versions_are_evaluated_on_the_same_games() -> None:
     config = parse({})
     before, after = evaluation_games(config, 0), evaluation_games(config, 8)
     for one, other in zip(before, after, strict=True):
@@ -101,7 +101,7 @@ def test_two_versions_are_judged_on_the_same_games() -> None:
         assert tuple(renamed) == other.seats
 
 
-def test_three_seats_are_rotated_and_one_seat_has_no_opponent() -> None:
+def test_three_seats_rotate_and_single_seats_have_no_opponent() -> None:
     three = parse({"games": [{"env": "LiarsDice-v0", "seats": 3}], "eval": {"games": 4}})
     specs = evaluation_games(three, 0)
     places = [[seat.player for seat in spec.seats].index(PlayerId.policy(0)) for spec in specs]
@@ -110,7 +110,7 @@ def test_three_seats_are_rotated_and_one_seat_has_no_opponent() -> None:
     assert [len(spec.seats) for spec in evaluation_games(alone, 0)] == [1] * 4
 
 
-def test_scores_count_forfeits_apart() -> None:
+def test_scores_count_forfeits_separately() -> None:
     players = ("main@2", "random")
     results = [
         game(players, (1.0, -1.0), purpose="eval"),
@@ -126,13 +126,13 @@ def test_scores_count_forfeits_apart() -> None:
     assert score.low < 0.7 < score.high
 
 
-def test_wilson_interval_against_worked_numbers() -> None:
-    # 8 of 10: the textbook's (0.4902, 0.9433).
+def test_wilson_interval_matches_textbook_values() -> None:
+    # Textbook interval of 8 of 10: (0.4902, 0.9433).
     assert wilson_interval(0.8, 10) == pytest.approx((0.4902, 0.9433), abs=1e-4)
 
 
 @given(st.integers(1, 200).flatmap(lambda n: st.tuples(st.integers(0, 2 * n), st.just(n))))
-def test_an_interval_holds_its_share(case: tuple[int, int]) -> None:
+def test_wilson_interval_contains_its_share(case: tuple[int, int]) -> None:
     halves, count = case
     share = halves / 2 / count
     low, high = wilson_interval(share, count)
@@ -165,7 +165,7 @@ def test_gains_are_paired_by_game() -> None:
     assert alone.gain is None
 
 
-def test_no_difference_at_all_is_not_certainty() -> None:
+def test_interval_of_equal_zeros_has_width() -> None:
     mean, low, high = mean_interval([0.0] * 16, -1.0, 1.0)
     assert mean == 0
     assert 0.05 < high < 0.2
@@ -173,7 +173,7 @@ def test_no_difference_at_all_is_not_certainty() -> None:
 
 
 @given(st.lists(st.sampled_from([-1.0, -0.5, 0.0, 0.5, 1.0]) | st.floats(-1, 1), min_size=1))
-def test_an_interval_of_gains_holds_its_mean_and_never_leaves_their_range(gains):
+def test_gain_interval_contains_its_mean_within_the_range(gains):
     mean, low, high = mean_interval(gains, -1.0, 1.0)
     assert mean == pytest.approx(sum(gains) / len(gains), abs=1e-9)
     assert -1 <= low <= mean + 1e-9
@@ -181,14 +181,14 @@ def test_an_interval_of_gains_holds_its_mean_and_never_leaves_their_range(gains)
     assert low < high
 
 
-def test_without_draws_an_interval_is_wilsons() -> None:
+def test_mean_interval_without_draws_equals_wilson() -> None:
     values = [1.0] * 8 + [0.0] * 2
     assert mean_interval(values, 0.0, 1.0)[1:] == pytest.approx(wilson_interval(0.8, 10))
 
 
 @pytest.mark.parametrize("draws", [0.0, 0.4, 0.8])
 @pytest.mark.parametrize("games", [16, 64, 256])
-def test_intervals_hold_the_truth_95_times_of_100(games: int, draws: float) -> None:
+def test_intervals_cover_the_true_score_in_95_percent(games: int, draws: float) -> None:
     """By simulation, over shares of wins among the decided games from 0.05 to 0.95."""
     random = np.random.default_rng(0)
     held = []
@@ -209,7 +209,7 @@ def test_intervals_hold_the_truth_95_times_of_100(games: int, draws: float) -> N
 def played(
     actions: str, seat: int = 0, temperature: float = 0.0, opponent: str = "base", **changes: object
 ) -> GameResult:
-    """A game of two seats, a letter an action; the other is as greedy as the version, or a bot."""
+    """Return a two-seat game, one letter per action; the opponent is equally greedy, or a bot."""
     players = ("main@2", opponent) if seat == 0 else (opponent, "main@2")
     own = {
         player: None if player == "bot" else sampled(2, temperature=temperature)
@@ -225,8 +225,8 @@ def played(
     return replace(result, turns=turns)
 
 
-def test_greedy_games_count_by_their_transcripts() -> None:
-    """64 greedy games that are two say as much as two."""
+def test_greedy_games_count_once_per_transcript() -> None:
+    """64 greedy games with two distinct transcripts count as two."""
     results = [played("abab", seat=number % 2, game_id=number) for number in range(64)]
     (row,) = evaluation_scores(2, results)
     assert (row.games, row.distinct, row.score) == (64, 2, 0.5)
@@ -242,14 +242,14 @@ def test_greedy_games_count_by_their_transcripts() -> None:
     ([played("ab"), played("ab"), played("ac")], 2),
     ([played("ab"), played("ab", seat=1)], 2),
     ([played("ab"), played("ab", temperature=0.5)], 2),
-    # A bot counts as one that plays by chance as soon as it is seen to.
+    # A bot counts as random once it answers one position in two ways.
     ([played("ab", opponent="bot"), played("ab", opponent="bot")], 1),
     ([played("ab", opponent="bot")] * 2 + [played("ac", opponent="bot")], 3),
     ([played("ab", opponent="bot")] * 2 + [played("bc", opponent="bot")], 2),
-    # What is seen is a part of it: another deal is another game.
+    # Observations and outcomes count: another deal is another game.
     ([played("ab"), replace(played("ab"), outcomes=[0.0, 0.0])], 2),
 )
-def test_games_are_alike_by_luck_where_anybody_plays_by_chance(results, distinct):
+def test_equal_games_count_fully_if_a_player_is_random(results, distinct):
     assert distinct_games(2, results) == distinct
 
 
@@ -272,8 +272,8 @@ def sure(score: float, other: float, games: int, times: int = 4000) -> float:
 @every_row(
     "won, needed", (256, 150), (254, 196), (251, 264), (243, 436), (128, 1563), (5, 196 + 68)
 )
-def test_scores_near_an_end_need_no_fewer_games_than_a_difference_does(won, needed):
-    """A version that wins all says nothing of how much one varies that wins a little less."""
+def test_needed_games_of_extreme_scores_cover_a_difference(won, needed):
+    """All wins have no variance, but a slightly lower score has."""
     results = [
         game(("main@2", "random"), (worth, -worth), purpose="eval")
         for worth in [1.0] * won + [-1.0] * (256 - won)
@@ -287,7 +287,7 @@ def test_scores_near_an_end_need_no_fewer_games_than_a_difference_does(won, need
 
 
 @every_row("differing, needed", (0, 150), (1, 150), (64, 798))
-def test_pairs_that_are_alike_need_as_many_games_as_a_gain_of_whole_wins(differing, needed):
+def test_needed_games_of_equal_pairs_assume_gains_of_whole_wins(differing, needed):
     results = [
         game(("main@2", "random"), (1.0, -1.0), purpose="eval", game_id=number)
         for number in range(128)
@@ -295,7 +295,7 @@ def test_pairs_that_are_alike_need_as_many_games_as_a_gain_of_whole_wins(differi
     first = {number: float(number >= differing) for number in range(128)}
     (row,) = evaluation_scores(2, results, first)
     assert row.needed == pytest.approx(needed, rel=0.01)
-    if differing == 0:  # all the gains are 0 or 1 of 150, so that they can be gone through
+    if differing == 0:  # few distinct gains, so that all can be enumerated
         chances = np.random.default_rng(0).binomial(150, 0.05, size=4000)
         lows = {
             k: mean_interval([1.0] * k + [0.0] * (150 - k), -1.0, 1.0).low for k in set(chances)
@@ -303,7 +303,7 @@ def test_pairs_that_are_alike_need_as_many_games_as_a_gain_of_whole_wins(differi
         assert np.mean([lows[k] > 0 for k in chances]) > 0.75
 
 
-def test_paired_games_need_fewer() -> None:
+def test_paired_comparison_needs_fewer_games() -> None:
     results = [
         game(("main@2", "random"), (worth, -worth), purpose="eval", game_id=number)
         for number, worth in enumerate([1.0, -1.0] * 32)

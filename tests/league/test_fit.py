@@ -1,4 +1,4 @@
-"""The fit over all games: hand-worked figures, coverage, order, several sides, draws, forfeits."""
+"""The fit over all games: closed forms, coverage, order, several sides, draws, forfeits."""
 
 import math
 import random
@@ -17,11 +17,11 @@ BETA = 25 / 6
 """TrueSkill's spread of a performance."""
 RESULTS = ((0, 1), (0, 0), (1, 0))
 Chances = Callable[[float, float], tuple[float, float, float]]
-"""How likely the first of two wins, draws and loses, by the difference of strengths."""
+"""Win, draw and loss chances of the first of two, by difference of strengths and draw rate."""
 
 
 def davidson(difference: float, draws: float) -> tuple[float, float, float]:
-    """In log-odds; `draws` is how often equals do."""
+    """Return win, draw and loss chances by log-odds; `draws` is the share between equals."""
     odds = 2 * draws / (1 - draws)
     parts = (math.exp(difference / 2), odds, math.exp(-difference / 2))
     return parts[0] / sum(parts), parts[1] / sum(parts), parts[2] / sum(parts)
@@ -59,7 +59,7 @@ def of(found: RatingFit) -> dict[str, float]:
 
 
 def hold(found: RatingFit, rise: float) -> list[bool]:
-    """Tell for each version whether its interval holds its true strength."""
+    """Return for each version whether its interval contains its true strength."""
     points = {each.player: each.points for each in found.strengths if each.player != "random"}
     true = {player: rise * int(player.partition("@")[2]) * POINTS for player in points}
     return [points[each].low <= true[each] <= points[each].high for each in points]
@@ -67,9 +67,9 @@ def hold(found: RatingFit, rise: float) -> list[bool]:
 
 @pytest.mark.parametrize("world", [davidson, trueskill])
 @pytest.mark.parametrize("draws", [0.1, 0.58])
-@pytest.mark.parametrize("rise", [0.0, 0.3, 0.6])  # of 2 in TrueSkill's unit about 0.6
+@pytest.mark.parametrize("rise", [0.0, 0.3, 0.6])  # 0.6: about 2 in TrueSkill's unit
 @pytest.mark.parametrize("games", [8, 32])
-def test_intervals_hold_the_true_strengths(world, draws, rise, games):
+def test_intervals_cover_true_strengths(world, draws, rise, games):
     hits = []
     for seed in range(20):
         hits += hold(fit(pool(rise, games, draws, world, seed), anchor="random"), rise)
@@ -78,7 +78,7 @@ def test_intervals_hold_the_true_strengths(world, draws, rise, games):
 
 @pytest.mark.parametrize("games", [8, 40])
 @pytest.mark.parametrize("rise", [0.3, 0.6])
-def test_intervals_hold_on_a_long_ladder_too(rise: float, games: int) -> None:
+def test_intervals_cover_true_strengths_of_50_versions(rise: float, games: int) -> None:
     """50 versions, the last some 2,600 or 5,100 points above the first."""
     hits, last = [], []
     for seed in range(40):
@@ -89,8 +89,8 @@ def test_intervals_hold_on_a_long_ladder_too(rise: float, games: int) -> None:
     assert np.mean(last) == pytest.approx(1, abs=0.2)
 
 
-def test_two_players_are_as_the_closed_form_says() -> None:
-    """With the curvature of both: 30 of 40 decisive games, and a prior of each."""
+def test_two_player_fit_matches_the_closed_form() -> None:
+    """30 of 40 decisive games and a prior for each player, with the curvature of both."""
     games = [Ranking("a", ("x", "y"), (0, 1))] * 15 + [Ranking("a", ("y", "x"), (1, 0))] * 15
     games += [Ranking("a", ("x", "y"), (1, 0))] * 5 + [Ranking("a", ("y", "x"), (0, 1))] * 5
     found = fit(games, anchor="y")
@@ -104,8 +104,8 @@ def test_two_players_are_as_the_closed_form_says() -> None:
     assert found.advantages[0].points.mean == pytest.approx(0.0, abs=1e-9)
 
 
-def test_a_draw_is_half_a_win_for_each() -> None:
-    """Wins plus half the draws are all that the strengths depend on, by Davidson's model."""
+def test_draw_counts_as_half_a_win() -> None:
+    """In Davidson's model strengths depend only on wins plus half the draws."""
     games = pool(0.3, 32, 0.3, davidson, 5)
     seats = {seat for each in games for seat in each.players}
     theta = of(fit(games))
@@ -115,7 +115,7 @@ def test_a_draw_is_half_a_win_for_each() -> None:
     assert with_draws.draws["a"] > 0.9 and with_draws.draws["Nim-v0"] == pytest.approx(0.3, abs=0.1)
 
 
-def test_the_order_of_games_moves_no_player() -> None:
+def test_game_order_does_not_change_the_fit() -> None:
     games = [*pool(0.3, 32, 0.3, davidson, 1), *three_sided(200, 2)]
     found = fit(games, forfeits=0.3)
     for seed in range(5):
@@ -137,7 +137,7 @@ def three_sided(count: int, seed: int) -> list[Ranking]:
     return found
 
 
-def test_games_of_three_sides_are_covered_as_well() -> None:
+def test_intervals_cover_true_strengths_with_three_sides() -> None:
     hits = []
     for seed in range(60):
         for each in fit(three_sided(40, seed)).strengths:
@@ -146,8 +146,8 @@ def test_games_of_three_sides_are_covered_as_well() -> None:
     assert 0.90 <= np.mean(hits) <= 0.98
 
 
-def test_losers_that_tie_say_nothing_about_each_other() -> None:
-    """A winner takes all: what follows is a choice of one, and the last place no information."""
+def test_tied_losers_are_not_compared() -> None:
+    """Winner takes all: only the first place carries information."""
     games = [Ranking("a", ("x", "y", "z"), (0, 1, 1))] * 6
     games += [Ranking("a", ("x", "y", "z"), (1, 0, 1))] * 3
     games += [Ranking("a", ("x", "y", "z"), (1, 1, 0))] * 1
@@ -156,10 +156,10 @@ def test_losers_that_tie_say_nothing_about_each_other() -> None:
     one = [Ranking("a", ("x", "y", "z"), (0, 1, 1))] * 60
     found = {each.player: each.points for each in fit(one).strengths}
     assert found["y"].mean == pytest.approx(found["z"].mean)
-    assert found["y"].high - found["y"].low > 800, "sixty ties for the last place tell y and z"
+    assert found["y"].high - found["y"].low > 800, "sixty ties for last place separate y and z"
 
 
-def test_an_undefeated_player_stays_finite_and_a_forfeit_counts_as_asked() -> None:
+def test_undefeated_player_is_finite_and_forfeits_are_weighted() -> None:
     games = [Ranking("a", ("x", "y"), (0, 1), forfeit=True)] * 50
     whole = of(fit(games))["x"]
     assert 200 < whole < 1200
@@ -167,7 +167,7 @@ def test_an_undefeated_player_stays_finite_and_a_forfeit_counts_as_asked() -> No
     assert fit(games, forfeits=0.0).strengths == []
 
 
-def test_an_advantage_is_told_where_games_say_more_than_the_prior() -> None:
+def test_side_advantages_need_more_evidence_than_the_prior() -> None:
     chance = random.Random(3)
     swapped = []
     for number in range(400):
@@ -181,7 +181,7 @@ def test_an_advantage_is_told_where_games_say_more_than_the_prior() -> None:
     assert fit(mirror).strengths == [] and fit(mirror).advantages[0].points.low > 0
 
 
-def test_players_are_told_apart_and_results_ranked_by_side() -> None:
+def test_unconnected_groups_are_listed_and_sides_ranked() -> None:
     games = [Ranking("a", ("x", "y"), (0, 1)), Ranking("a", ("v", "w"), (0, 1))] * 4
     assert fit(games).apart == [["v", "w"], ["x", "y"]]
     assert fit([*games, Ranking("a", ("x", "v"), (0, 0))]).apart == []

@@ -1,4 +1,4 @@
-"""The guard is silent over sound runs and noise, and early where a run goes wrong."""
+"""The guard ignores healthy runs and noise, and detects failures early."""
 
 import dataclasses
 import json
@@ -55,17 +55,17 @@ SOUND: Row = {
     **{"samples": 128, "truncation": 0.01, "groups": 16, "tied": 3},
     **{"results": 18, "draws": 0.3, "forfeits": 0.05},
 }
-OTHERS: Row = {"learn/entropy/TicTacToe-v0/0": 0.0, "learn/lone_groups": 0}  # a role is not watched
+OTHERS: Row = {"learn/entropy/TicTacToe-v0/0": 0.0, "learn/lone_groups": 0}  # per role: ignored
 OTHERS |= {"collect/versus/others/games": 0, "collect/versus/others/forfeit": None}
 
 
 def row(**changes: float | None) -> Row:
-    """An update of a sound run, by short names."""
+    """Return an update of a healthy run, with changes by short names."""
     return {NAMES[name]: value for name, value in (SOUND | changes).items()} | OTHERS
 
 
 def guard(**changes: Any) -> Guard:
-    """With these fields of the config's section, a threshold by its rule's name."""
+    """Return a guard with these config fields; a rule's name sets its threshold."""
     thresholds = {name: changes.pop(name) for name in [*changes] if name in THRESHOLDS}
     return Guard(parse({"guard": {"thresholds": thresholds, **changes}}))
 
@@ -87,24 +87,24 @@ def course(values: Iterable[float], size: float = 1.0) -> MetricHistory:
     return made
 
 
-# Rules, by hand
+# Rules
 
 
-def test_rules_of_entropy_and_length_on_courses_by_hand() -> None:
-    start = [0.4, 0.5, 0.3, 0.4, 9.0]  # whose median is 0.4
+def test_entropy_and_length_rules_on_hand_made_histories() -> None:
+    start = [0.4, 0.5, 0.3, 0.4, 9.0]  # median 0.4
     assert below_start(course([*start, 0.09, 0.09, 0.11]), 0.25) is None
     assert below_start(course([*start, 0.2, 0.09, 0.08, 0.07]), 0.25) == (0.09, 0.1, 7)
     flat = [0.4] * 10
-    assert fallen(course([0.4] * 9 + [0.1] * 3), 0.5) is None  # too short to know
-    assert fallen(course([*flat, 0.1, 0.4, 0.4]), 0.5) is None  # one alone
+    assert fallen(course([0.4] * 9 + [0.1] * 3), 0.5) is None  # too short
+    assert fallen(course([*flat, 0.1, 0.4, 0.4]), 0.5) is None  # a single low value
     assert fallen(course([*flat, 0.4, 0.1, 0.15]), 0.5) == (0.15, 0.2, 12)
-    slowly = [0.4 * 0.94**k for k in range(60)]  # half in eleven updates
+    slowly = [0.4 * 0.94**k for k in range(60)]  # halves in eleven updates
     assert all(fallen(course(slowly[: k + 1]), 0.5) is None for k in range(60))
     assert grown(course([16.0, 8, 4, 4, 4, 4, 4, 5, 7, 7]), 1.5) == (7, 6, 9)
     assert grown(course([4.0, 4, 4, 4, 4, 5, 5.9, 9]), 1.5) is None
 
 
-def test_a_share_that_rises_by_more_than_the_threshold_and_chance() -> None:
+def test_risen_exceeds_threshold_and_sampling_noise() -> None:
     # The least is 0 of 500, whose 95 % interval ends at 0.0076: 5 sd of 100 are 0.0435.
     rising = course([0.0] * 5 + [0.02, 0.06, 0.1], size=100)
     assert risen(rising, 0.05) == (pytest.approx(0.06), 0.05, 7)
@@ -112,23 +112,23 @@ def test_a_share_that_rises_by_more_than_the_threshold_and_chance() -> None:
     spread = 5 * math.sqrt(0.00763 * (1 - 0.00763) / 100)
     found = risen(rising, 0.01)
     assert found is not None and found.threshold == pytest.approx(spread, abs=1e-3)
-    # Half of 20 and then 17 of 20 is no more than chance may do; of 2,000 it is.
+    # Half of 20, then 17 of 20 may be chance; of 2,000 it is not.
     assert risen(course([0.5] * 5 + [0.85] * 3, size=20), 0.05) is None
     assert risen(course([0.5] * 5 + [0.85] * 3, size=2000), 0.05) is not None
-    # Means are over what was counted, not over updates.
+    # Means are weighted by counts, not by updates.
     uneven = course([0.0] * 5, size=100)
     for version, point in enumerate([(0.0, 1000), (1.0, 10), (0.0, 1000)], 6):
         uneven.add(FigurePoint(version, *point))
     assert risen(uneven, 0.05) is None
 
 
-def test_a_limit_is_exceeded_three_times_in_a_row() -> None:
+def test_above_requires_three_consecutive_values() -> None:
     assert above(course([0.2, 0.2]), 0.1) is None
     assert above(course([0.2, 0.1, 0.2, 0.2]), 0.1) is None
     assert above(course([0.0, 0.3, 0.2, 0.4]), 0.1) == (0.2, 0.1, 2)
 
 
-def test_scores_fall_below_the_best_mean_of_three() -> None:
+def test_scores_fall_below_the_best_mean_of_three_evaluations() -> None:
     scores = VersionScores()
     for version, share in enumerate([0.5, 0.9, 0.8, 0.7, 0.7, 0.4, 0.3, 0.2]):
         scores.add(FigurePoint(version, share, 100))
@@ -159,7 +159,7 @@ def test_scores_fall_below_the_best_mean_of_three() -> None:
     ("forfeits", {"forfeits": 0.1, "results": 100}, {"forfeits": 0.4, "results": 100}),
     ("tied", {"tied": 12}, {"tied": 16}),
 )
-def test_each_rule_speaks_of_its_figure_and_of_nothing_else(rule, before, after):
+def test_each_rule_raises_only_its_own_alarm(rule, before, after):
     rows = [row(**before)] * 12 + [row(**after)] * 3
     sudden = {"entropy_fall": None} if rule == "entropy" else {}
     found = alarms(guard(**sudden), rows)
@@ -169,7 +169,7 @@ def test_each_rule_speaks_of_its_figure_and_of_nothing_else(rule, before, after)
     assert alarms(guard(**sudden, **{rule: None}), rows) == []
 
 
-def test_draws_with_itself_are_alarming_only_while_scores_are_worse() -> None:
+def test_draw_alarm_requires_worse_scores() -> None:
     rows = [row(draws=0.2, results=200)] * 8 + [row(draws=0.9, results=200)] * 3
     steady, worse = guard(score=None), guard(score=None)
     for version, share in enumerate([0.7, 0.7, 0.7, 0.4, 0.4, 0.4]):
@@ -177,16 +177,16 @@ def test_draws_with_itself_are_alarming_only_while_scores_are_worse() -> None:
         worse.score([score(version, share)])
     assert alarms(steady, rows) == []
     assert [alarm.rule for alarm in alarms(worse, rows)] == ["draws"]
-    assert alarms(guard(), rows) == []  # nothing is known of scores
+    assert alarms(guard(), rows) == []  # no scores yet
 
 
-def test_long_answers_may_differ_a_little_at_each_token() -> None:
+def test_kl_of_long_answers_counts_a_limited_number_of_tokens() -> None:
     limit = 0.1 / 8
     assert alarms(guard(), [row(length=900.0, kl_sampling=0.9 * limit)] * 9) == []
     assert alarms(guard(), [row(length=900.0, kl_sampling=1.1 * limit)] * 9) != []
 
 
-# Sound runs
+# Healthy runs
 
 
 @settings(deadline=None)
@@ -202,14 +202,14 @@ def test_long_answers_may_differ_a_little_at_each_token() -> None:
     ),
     st.floats(0, 1),
 )
-def test_a_constant_run_never_alarms(values: dict[str, Any], share: float) -> None:
+def test_constant_run_raises_no_alarm(values: dict[str, Any], share: float) -> None:
     watch = guard()
     for version in range(1, 30):
         assert watch.check(version, row(**values)) == []
         assert watch.score([score(version, share)]) == []
 
 
-def test_figures_that_are_missing_are_no_alarm() -> None:
+def test_missing_metrics_raise_no_alarm() -> None:
     assert alarms(guard(), [{}, dict.fromkeys(row())] * 10) == []
     assert figures(dict.fromkeys(row()), 1) == {}
 
@@ -239,7 +239,7 @@ def learned(update: int) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("course_of", [lambda update: {}, learned], ids=["noise", "learning"])
-def test_noise_is_no_alarm(course_of: Callable[[int], dict[str, float]]) -> None:
+def test_noise_raises_no_alarm(course_of: Callable[[int], dict[str, float]]) -> None:
     for seed in range(20):
         chance, watch = np.random.default_rng(seed), guard()
         for version in range(1, 101):
@@ -261,15 +261,15 @@ def recorded(update: int) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_the_recorded_failure_is_noticed_before_a_fifth_is_truncated(seed: int) -> None:
+def test_recorded_failure_is_detected_before_20_percent_truncation(seed: int) -> None:
     chance = np.random.default_rng(seed)
     found = alarms(guard(), (noisy(chance, **recorded(k)) for k in range(1, 81)))
-    assert found[0].version > 60, "it was sound until then, as far as these figures show"
+    assert found[0].version > 60, "healthy until then by these metrics"
     assert recorded(found[0].version)["truncation"] < 0.2
     assert {"truncation", "length"} <= {alarm.rule for alarm in found}
 
 
-def test_a_collapse_of_scores_is_noticed() -> None:
+def test_score_collapse_is_detected() -> None:
     watch = guard()
     shares = [0.5, 0.6, 0.7, 0.7, 0.7, 0.7, 0.3, 0.3, 0.3]
     found = [(k, watch.score([score(k, share)])) for k, share in enumerate(shares)]
@@ -279,14 +279,14 @@ def test_a_collapse_of_scores_is_noticed() -> None:
     assert alarm.figure == pytest.approx((0.7 + 0.3 + 0.3) / 3) and alarm.figure < alarm.threshold
 
 
-# What an alarm leads to
+# Actions
 
 
 def failing() -> list[Row]:
     return [row()] * 6 + [row(truncation=0.5)] * 30
 
 
-def test_a_warning_is_repeated_and_the_windows_go_on() -> None:
+def test_warning_repeats_and_keeps_history() -> None:
     watch, versions = guard(patience=7), []
     for version, each in enumerate(failing(), 1):
         versions += [alarm.version for alarm in watch.check(version, each)]
@@ -294,7 +294,7 @@ def test_a_warning_is_repeated_and_the_windows_go_on() -> None:
     assert versions == [7, 14, 21, 28, 35]
 
 
-def test_after_an_action_the_windows_begin_anew() -> None:
+def test_action_resets_history() -> None:
     watch, acted = guard(action=STEERING, patience=7), []
     watch.score([score(0, 0.5)])
     for version, each in enumerate(failing(), 1):
@@ -302,11 +302,11 @@ def test_after_an_action_the_windows_begin_anew() -> None:
         if actions := watch.take_actions(version):
             acted.append(version)
             assert actions == ["opponents", "rollback", "learning_rate"]
-    assert acted == [7], "half truncated is now the level"
+    assert acted == [7], "the new reference level is half truncated"
     assert [alarm.rule for alarm in alarms(watch, [row(truncation=0.9)] * 3, 40)] == ["truncation"]
 
 
-def test_no_rule_speaks_while_an_action_shows_its_effect() -> None:
+def test_alarms_pause_after_an_action() -> None:
     watch = guard(action="learning_rate", patience=7)
     rows = [row()] * 6 + [row(truncation=0.5)] + [row(kl_sampling=1.0)] * 20
     found = alarms_and_actions(watch, rows)
@@ -321,7 +321,7 @@ def alarms_and_actions(watch: Guard, rows: Iterable[Row]) -> list[Alarm]:
     return found
 
 
-def test_a_rollback_needs_an_evaluation_and_comes_at_the_next_update() -> None:
+def test_rollback_needs_an_evaluation_and_runs_at_the_next_update() -> None:
     watch = guard(action=["rollback"])
     for version, share in enumerate([0.6, 0.8, 0.6, 0.1, 0.1, 0.1]):
         watch.score([score(version, share)])
@@ -335,7 +335,7 @@ def test_a_rollback_needs_an_evaluation_and_comes_at_the_next_update() -> None:
     assert watch.needed == frozenset()
 
 
-def test_the_best_version_has_the_highest_lower_bound_over_opponents() -> None:
+def test_best_version_has_the_highest_mean_lower_bound() -> None:
     watch = guard(action=["rollback"])
     even = [score(2, 0.7, opponent="random"), score(2, 0.7, opponent="base")]
     for version, pair in enumerate([(0.5, 0.6), (1.0, 0.3), (0.7, 0.7), (0.7, 0.69)]):
@@ -346,22 +346,22 @@ def test_the_best_version_has_the_highest_lower_bound_over_opponents() -> None:
     few = score(4, 0.75, games=8)
     assert mean_low([few]) == pytest.approx(few.low)
     watch.score([few, score(4, 0.75, games=8, opponent="b")])
-    assert watch.best == 2, "more, but of few games"
+    assert watch.best == 2, "higher, but of few games"
     watch.score([make_score(5, score=0.95, temperature=0.0)])
     assert watch.best == 2, "another temperature is another player"
     assert guard().needed == frozenset()
 
 
-def test_nothing_is_watched_without_an_action() -> None:
+def test_guard_without_actions_raises_no_alarm() -> None:
     watch = guard(action=[])
     assert alarms(watch, failing()) == []
     assert watch.score([score(0, 0.5)]) == [] and watch.score([score(1, 0.1)]) == []
-    assert watch.best == 0, "which checkpoints/best names all the same"
+    assert watch.best == 0, "checkpoints/best needs it without actions"
 
 
 @every_row("cut", 3, 7, 9, 20)
-def test_what_it_has_seen_is_a_value(cut: int) -> None:
-    """Continued from JSON it goes on as if nothing had happened."""
+def test_restored_guard_continues_identically(cut: int) -> None:
+    """A guard restored from JSON continues like the original."""
     shares = [0.6, 0.7, 0.7, 0.7, 0.7, 0.7] + [0.3] * 30
 
     def watch_on(watch: Guard, versions: range) -> list[object]:
@@ -382,10 +382,10 @@ def test_what_it_has_seen_is_a_value(cut: int) -> None:
     assert one.state() == two.state()
 
 
-# Where figures come from
+# Metrics
 
 
-def test_games_are_counted_by_what_was_played_against() -> None:
+def test_training_games_are_counted_by_kind_of_opponent() -> None:
     played = TrainingGames()
     played.add(game(("main@3", "main@3"), (0.0, 0.0)))
     played.add(game(("main@3", "main@3"), (-1.0, 0.0), forfeit=0))
@@ -422,20 +422,20 @@ def test_games_are_counted_by_what_was_played_against() -> None:
         "guard.opponents = all zero",
     ),
 )
-def test_a_mistake_is_one_line(data: dict[str, Any], message: str) -> None:
+def test_invalid_guard_config_is_reported_in_one_line(data: dict[str, Any], message: str) -> None:
     refused(re.escape(message), parse, data)
 
 
-def test_a_run_that_is_only_warned_needs_nothing_else() -> None:
+def test_warn_action_needs_no_evaluation_or_opponents() -> None:
     config = parse({"opponents": {"fixed": [], "draw": {"fixed": 0}}, "eval": {"every": 0}})
     assert config.guard.action == ["warn"]
     assert isinstance(config, RunConfig)
 
 
-# How it is shown
+# Display
 
 
-def test_alarms_are_counted_shown_and_documented(tmp_path, caplog):
+def test_alarms_are_counted_printed_and_documented(tmp_path, caplog):
     tracker = make_tracker(tmp_path, make_config())
     (alarm,) = alarms(guard(), failing()[:7])
     shares = {"self": 0.25, "past": 0.5, "fixed": 0.25}
@@ -444,7 +444,7 @@ def test_alarms_are_counted_shown_and_documented(tmp_path, caplog):
     tracker.end_update(6)
     tracker.log_alarms([alarm])
     tracker.log_actions(["opponents", "rollback"], 4, shares)
-    tracker.log_alarms([])  # of the evaluation after it
+    tracker.log_alarms([])  # the following evaluation's
     line = "guard at version 7 · truncation: learn/truncated_share 0.173 is above "
     assert line in screenshot(tracker.view, width=160).replace("&#160;", " ")
     tracker.end_update(7)
@@ -457,7 +457,7 @@ def test_alarms_are_counted_shown_and_documented(tmp_path, caplog):
     tracker.finish("all updates made")
     shown = printed(tracker)
     assert line in shown
-    assert "back to the weights of version 4" in shown
+    assert "rolled back to the weights of version 4" in shown
     assert re.search(r"^alarm: truncation +7 +0\.173$", shown, re.MULTILINE)
     assert re.search(r"^action: rollback +7 *$", shown, re.MULTILINE)
 
@@ -465,7 +465,7 @@ def test_alarms_are_counted_shown_and_documented(tmp_path, caplog):
     assert len(names) > 5 and None not in map(metric, names)
 
 
-def test_the_page_names_every_threshold_with_its_default() -> None:
+def test_guard_page_lists_every_default_threshold() -> None:
     text = (ROOT / "docs" / "guard.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (`[a-z_`, ]+`) \| ([0-9., ]+) \|", text, re.MULTILINE)
     found = {
@@ -477,7 +477,7 @@ def test_the_page_names_every_threshold_with_its_default() -> None:
     assert set(get_args(Rule)) == THRESHOLDS.keys()
 
 
-def test_the_example_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_documented_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (ROOT / "docs" / "guard.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     run = tmp_path / "outputs" / "my-run"

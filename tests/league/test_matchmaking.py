@@ -1,4 +1,4 @@
-"""Each rule draws what its formula says, from the pool that is kept, and is replayed to the bit."""
+"""Matchmaking: rules sample opponents by their formulas, and schedules resume exactly."""
 
 import itertools
 import json
@@ -92,7 +92,7 @@ RULES: list[tuple[Any, Callable[[], list[float]]]] = [
 
 
 @every_row("past, formula", *RULES)
-def test_a_rule_draws_what_its_formula_says(past: Any, formula: Callable[[], list[float]]) -> None:
+def test_rule_samples_versions_by_formula(past: Any, formula: Callable[[], list[float]]) -> None:
     expected = normal(formula())
     found = probabilities(past) or [1 / len(PAST)] * len(PAST)
     assert found == pytest.approx(expected, abs=2e-3 if past == "thompson" else 1e-9)
@@ -106,7 +106,7 @@ def test_a_rule_draws_what_its_formula_says(past: Any, formula: Callable[[], lis
     likely = [(drawn[p], DRAWS * e) for p, e in zip(players, expected, strict=True) if e]
     assert sum(count for count, _ in likely) == DRAWS
     chi_squared = sum((count - mean) ** 2 / mean for count, mean in likely)
-    assert chi_squared < 20.5  # of 5 degrees of freedom, beyond which is one in a thousand
+    assert chi_squared < 20.5  # 99.9 % quantile for 5 degrees of freedom
     for count, mean in likely:
         assert abs(count - mean) < 5 * math.sqrt(mean)
     shown = schedule.state().met
@@ -117,8 +117,8 @@ def test_a_rule_draws_what_its_formula_says(past: Any, formula: Callable[[], lis
         assert shown[player.name][1] == pytest.approx(DRAWS * chance)
 
 
-def test_many_games_and_versions_do_not_trouble_the_integral() -> None:
-    """Posteriors that are a point to the grid, and a pool of hundreds."""
+def test_thompson_handles_sharp_posteriors_and_large_pools() -> None:
+    """Posteriors narrower than the grid, and a pool of hundreds."""
     made = Matchmaker(config("thompson").opponents)
     sure = [
         VersionStats(PlayerId.policy(n), 25, 1, won=w, games=1e6) for n, w in enumerate((2e5, 5e5))
@@ -130,7 +130,7 @@ def test_many_games_and_versions_do_not_trouble_the_integral() -> None:
     assert made.probabilities(POLICY, lost) == pytest.approx([1 / 3] * 3)
 
 
-def test_fixed_opponents_are_drawn_by_their_weights() -> None:
+def test_fixed_opponents_are_sampled_by_their_weights() -> None:
     fixed = [{"kind": "random", "weight": 3}, {"kind": "expert"}, {"kind": "rules", "weight": 2}]
     draw = {"self": 0, "past": 0, "fixed": 1}
     schedule = Schedule(parse({"opponents": {"draw": draw, "fixed": fixed}}))
@@ -144,7 +144,7 @@ def test_fixed_opponents_are_drawn_by_their_weights() -> None:
     assert sum((drawn[name] - mean) ** 2 / mean for name, mean in expected.items()) < 13.8
 
 
-def test_without_rules_and_weights_the_series_is_that_of_runs_before_there_were_any() -> None:
+def test_default_schedule_matches_the_recorded_series() -> None:
     fixed = [{"kind": "random"}, {"kind": "expert"}]
     draw = {"self": 0, "past": 2, "fixed": 1}
     schedule = Schedule(parse({"seed": 3, "opponents": {"draw": draw, "fixed": fixed}}))
@@ -172,7 +172,7 @@ def names(made: Registry) -> list[str]:
     return [player.name for player in made.past(MAIN)]
 
 
-def test_payoffs_are_the_policys_against_each_past_version_and_fade() -> None:
+def test_payoffs_count_wins_against_past_versions_and_decay() -> None:
     made = registry("pfsp", pool_size=3)
     enter(made, 0, 1, 2)
     made.record(
@@ -181,7 +181,7 @@ def test_payoffs_are_the_policys_against_each_past_version_and_fade() -> None:
             game(("main@0", "main@2"), (0.0, 0.0)),
             game(("main@1", "main@2"), (1.0, -1.0)),
             game(("main@2", "main@0", "main@1"), (0.0, 1.0, -1.0)),
-            game(("main@1", "main@0"), (1.0, -1.0)),  # of a game that the version before had begun
+            game(("main@1", "main@0"), (1.0, -1.0)),  # started by the previous version
             game(("main@2", "random"), (1.0, -1.0)),
             game(("main@2", "main@2"), (1.0, -1.0)),
         ]
@@ -217,11 +217,11 @@ def test_pinned_versions_never_leave_the_pool() -> None:
         assert names(each) == ["main@1", "main@4", "main@7", "main@8"]
         each.record([game(("main@8", "random"), (-1.0, 1.0))] * 200)
         enter(each, 10)
-        # The best of the pool: main@2 has left it, and its weights are gone.
+        # Best of the pool: main@2 has left it, and its weights are deleted.
         assert "main@2" not in names(each) and {"main@1", "main@4"} <= {*names(each)}
 
 
-def test_the_registrys_choice_is_restored_and_not_made_anew() -> None:
+def test_restored_registry_keeps_its_probabilities() -> None:
     made, other = registry("pfsp"), registry("pfsp")
     enter(made, 0, 1, 2)
     made.record([game(("main@2", "main@0"), (1.0, -1.0))] * 5)
@@ -236,7 +236,7 @@ def test_the_registrys_choice_is_restored_and_not_made_anew() -> None:
     assert other.probabilities(MAIN) == made.probabilities(MAIN) != chosen
 
 
-def test_games_drawn_by_probabilities_are_drawn_again() -> None:
+def test_restored_schedule_redraws_games_with_probabilities() -> None:
     made = config("pfsp", fixed=[{"kind": "random", "weight": 2}, {"kind": "expert"}])
     schedule, drawn = Schedule(made), []
     for version in range(1, 5):
@@ -244,7 +244,7 @@ def test_games_drawn_by_probabilities_are_drawn_again() -> None:
         given = normal([1 / (3 + each) for each in range(version)])
         for _ in range(20):
             drawn += schedule.draw_group(PlayerId.policy(version), players, given)
-        given = normal([1.0 + each for each in range(version)])  # of the same pool
+        given = normal([1.0 + each for each in range(version)])  # same pool, other probabilities
         for _ in range(20):
             drawn += schedule.draw_group(PlayerId.policy(version), players, given)
     wanted = {spec.game_id for spec in drawn}
@@ -258,7 +258,7 @@ def test_games_drawn_by_probabilities_are_drawn_again() -> None:
     assert other.state() == schedule.state()
     spoilt = json.loads(state.model_dump_json())
     spoilt["stretches"][1]["probabilities"] = [0.5, 0.5, 0.5]
-    with pytest.raises(ValidationError, match="probabilities of other versions than are met"):
+    with pytest.raises(ValidationError, match="probabilities do not match the past versions"):
         ScheduleState.model_validate_json(json.dumps(spoilt))
 
 
@@ -299,18 +299,18 @@ def play_on(past: Any, shares: tuple[int, int], versions: int = 160) -> np.ndarr
     return np.array(mixtures)
 
 
-def test_pfsp_keeps_rock_paper_and_scissors_alive_where_mirror_play_cycles() -> None:
+def test_pfsp_mixes_rock_paper_scissors_while_self_play_cycles() -> None:
     mirror = play_on("uniform", (1, 0))[-30:]
-    assert mirror.min(axis=1).max() < 0.1  # each version has given one of them up
+    assert mirror.min(axis=1).max() < 0.1  # each version drops one move
     favourites = mirror.argmax(axis=1)
     turns = {(int(a), int(b)) for a, b in itertools.pairwise(favourites)}
-    assert turns == {(0, 1), (1, 2), (2, 0)}  # the next is what beats the last, for ever
+    assert turns == {(0, 1), (1, 2), (2, 0)}  # each favorite beats the previous one
     for form in ("hard", "even"):
         league = play_on({"rule": "pfsp", "args": {"form": form}}, (0, 1))[-30:]
         assert league.min() > 0.2
 
 
-# Mistakes
+# Invalid rules
 
 
 @every_row(
@@ -326,16 +326,16 @@ def test_pfsp_keeps_rock_paper_and_scissors_alive_where_mirror_play_cycles() -> 
     (3, "opponents.past = 3"),
     ({"rul": "pfsp"}, "opponents.past: unknown key 'rul'; did you mean 'rule'?"),
 )
-def test_a_rule_that_is_none_is_one_line(past: Any, problem: str) -> None:
+def test_invalid_rule_is_reported_in_one_line(past: Any, problem: str) -> None:
     assert line_of(lambda: Matchmaker(config(past).opponents)).startswith(problem)
 
 
 @every_row("pinned", ["worst"], [-1], "best", [0.5])
-def test_what_cannot_be_pinned_is_one_line(pinned: Any) -> None:
+def test_invalid_pinned_versions_are_reported_in_one_line(pinned: Any) -> None:
     refused(r"^opponents\.pinned", config, "uniform", pinned=pinned)
 
 
-def test_the_examples_of_the_docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_documented_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (Path(__file__).parent.parent.parent / "docs/matchmaking.md").read_text()
     first, own, several = (yaml.safe_load(e) for e in re.findall(r"```yaml\n(.*?)```", text, re.S))
     made = parse(first).opponents
@@ -352,7 +352,7 @@ def test_the_examples_of_the_docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert Curriculum(parse(several)).probabilities() == [1 / 3, 2 / 3]
 
 
-def test_a_users_own_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_custom_rule_sets_probabilities(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_rules.py").write_text(
         "def oldest(policy, past, least=0.0):\n"
         "    return [1.0, *(least for _ in past[1:])]\n"
@@ -368,8 +368,8 @@ def test_a_users_own_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     found = probabilities({"rule": "my_rules:oldest", "args": {"least": 0.2}})
     assert found == pytest.approx([0.5, 0.1, 0.1, 0.1, 0.1, 0.1])
     for name, problem in (
-        ("none", r"gives \[0.0, 0.0, 0.0\] for 3 past versions; return a weight from 0 on for"),
-        ("short", r"gives \[1.0\] for 3 past versions"),
+        ("none", r"returned \[0.0, 0.0, 0.0\] for 3 past versions; return a weight >= 0 for"),
+        ("short", r"returned \[1.0\] for 3 past versions"),
         ("wrong", "AttributeError 'VersionStats' object has no attribute 'nothing'"),
         ("nobody", "my_rules has no nobody"),
     ):

@@ -1,4 +1,4 @@
-"""The worst case against own past: kept while a run goes on, and played for in evaluations."""
+"""The worst case against past versions: kept during a run, and played in evaluations."""
 
 import json
 import random
@@ -32,8 +32,8 @@ def met(newest: int, chance: random.Random) -> list[GameResult]:
 
 
 @every_row("newest", 1, 9, 34)
-def test_what_is_kept_says_what_all_games_say(newest: int) -> None:
-    """In any order of one version's games, through a state's JSON, and in little room."""
+def test_past_results_match_all_games_in_bounded_memory(newest: int) -> None:
+    """In any order of a version's games, through a state's JSON, in bounded memory."""
     chance = random.Random(newest)
     games = met(newest, chance)
     whole = least_against_past(tallies(filter(None, map(ranking, games))))
@@ -47,10 +47,10 @@ def test_what_is_kept_says_what_all_games_say(newest: int) -> None:
         late.restore(PastState.model_validate_json(text, strict=True))
     assert late.least() == whole and whole["main"].compared > 0
     kept = json.loads(late.state().model_dump_json())["results"]
-    assert len(kept) <= 1 + newest // 10, "older ones are never asked for again"
+    assert len(kept) <= 1 + newest // 10, "older ones are never needed again"
 
 
-def test_policies_have_a_past_of_their_own_and_openings_count_for_none() -> None:
+def test_policies_have_separate_pasts_and_openings_do_not_count() -> None:
     results = PastResults()
     results.record([game(["main@3", "other@1"])] * 20)
     results.record([_opened(game(["main@3", "main@1"]))] * 20)
@@ -95,13 +95,13 @@ def of_past(specs: list[GameSpec], version: int) -> dict[int, int]:
     (30, 32, {31: 10, 15: 10, 0: 10}),
     (16, 0, {}),
 )
-def test_the_budget_is_shared_by_versions_spread_evenly(games, past, met):
+def test_game_budget_is_split_over_evenly_spaced_versions(games, past, met):
     config = parse({"eval": {"games": games, "opponents": ["past"]}})
     assert of_past(evaluation_games(config, 40, versions(*range(past))), 40) == met
 
 
-def test_games_against_the_past_come_last_in_pairs_that_swap_seats() -> None:
-    """So that all others have the numbers that version 0 played them under."""
+def test_games_against_the_past_come_last_and_swap_seats() -> None:
+    """All other games keep the numbers under which version 0 played them."""
     given = {"games": 16, "temperature": [1.0, 0.0]}
     config = parse({"eval": {**given, "opponents": ["past", "random", "base"]}})
     without = parse({"eval": {**given, "opponents": ["random", "base"]}})
@@ -119,13 +119,13 @@ def test_games_against_the_past_come_last_in_pairs_that_swap_seats() -> None:
     assert not any(seat.trained for spec in played for seat in spec.seats)
 
 
-def test_a_game_of_one_seat_has_no_past_to_meet() -> None:
+def test_single_seat_games_are_not_played_against_the_past() -> None:
     alone = {"games": [{"env": "Sokoban-v0", "seats": 1}], "eval": {"opponents": ["past"]}}
     specs = evaluation_games(parse(alone), 3, versions(0, 1, 2))
     assert [len(spec.seats) for spec in specs] == [1] * 16
 
 
-def test_the_past_is_one_opponent_that_the_guard_leaves_aside() -> None:
+def test_guard_ignores_scores_against_the_past() -> None:
     config = parse({"eval": {"games": 16, "opponents": ["random", "past"]}})
     guard = Guard(config)
     for version, lost in ((4, False), (8, True)):
@@ -136,18 +136,18 @@ def test_the_past_is_one_opponent_that_the_guard_leaves_aside() -> None:
         assert [each.score for each in scores] == [1.0, 0.0 if lost else 1.0]
         assert scores[1].gain is None
         guard.score(scores)
-    assert guard.best == 8, "its score against random is no worse"
+    assert guard.best == 8, "its score against random is not worse"
 
 
 def _played(spec: GameSpec, own: PlayerId, lost: bool) -> GameResult:
-    """Won against random, and lost or won against the past."""
+    """Return a game won against random, and lost or won against the past."""
     is_past = all(seat.player.version is not None for seat in spec.seats)
     sign = -1.0 if lost and is_past else 1.0
     outcomes = [sign if seat.player == own else -sign for seat in spec.seats]
     return replace(game(), spec=spec, outcomes=outcomes)
 
 
-def test_no_opponent_is_called_past() -> None:
+def test_opponent_name_past_is_reserved() -> None:
     assert parse({"eval": {"opponents": "past"}}).eval.opponents == ["past"]
     assert BASE.name != PAST
     with pytest.raises(ConfigError, match="has a meaning of its own"):

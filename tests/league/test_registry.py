@@ -45,7 +45,7 @@ def rating(made: Registry, player: str) -> tuple[float, float]:
     return row.mu, row.sigma
 
 
-def test_a_win_raises_and_a_loss_lowers_and_the_anchor_stays() -> None:
+def test_wins_raise_losses_lower_and_the_anchor_is_fixed() -> None:
     made = registry()
     made.record([game(("main@0", "random"), (1.0, -1.0))])
     up, _ = rating(made, "main@0")
@@ -57,7 +57,7 @@ def test_a_win_raises_and_a_loss_lowers_and_the_anchor_stays() -> None:
     assert rating(made, "random")[0] == 25
 
 
-def test_draws_against_the_anchor_pull_a_player_to_it() -> None:
+def test_draws_pull_a_player_toward_the_anchor() -> None:
     made = registry()
     for _ in range(10):
         made.record([game(("expert", "random"), (1.0, -1.0))])
@@ -69,7 +69,7 @@ def test_draws_against_the_anchor_pull_a_player_to_it() -> None:
     assert sigma < 2
 
 
-def test_a_mirror_game_compares_nobody() -> None:
+def test_mirror_game_changes_no_rating() -> None:
     made = registry()
     before = rating(made, "main@0")
     made.record([game(("main@0", "main@0"), (1.0, -1.0))])
@@ -82,7 +82,7 @@ PLAYERS = st.lists(st.sampled_from(["main@0", "random", "expert"]), min_size=2, 
 
 
 @given(st.lists(PLAYERS.flatmap(lambda p: st.tuples(st.just(p), st.permutations(range(len(p)))))))
-def test_what_is_won_drawn_and_lost_adds_up_to_the_games(played) -> None:
+def test_wins_draws_and_losses_add_up_to_games(played) -> None:
     made = registry()
     for players, outcomes in played:
         made.record([game(players, [float(o // 2) for o in outcomes], turns=len(players))])
@@ -92,14 +92,14 @@ def test_what_is_won_drawn_and_lost_adds_up_to_the_games(played) -> None:
     assert sum(row.games for row in made.ratings()) == sum(len(set(p)) for p in rated)
 
 
-def test_a_player_in_two_of_three_seats_is_rated_once_with_their_mean() -> None:
+def test_player_in_two_seats_is_rated_once_by_mean_outcome() -> None:
     made = registry()
     made.record([game(("random", "main@0", "random"), (-1.0, 1.0, 0.0), turns=3)])
     assert rating(made, "main@0")[0] > 25
 
 
 @every_row("worth", -1.0, 0.0)
-def test_a_forfeit_is_a_loss_and_counted_apart(worth: float) -> None:
+def test_forfeit_is_a_loss_and_counted_separately(worth: float) -> None:
     made = registry()
     made.record([game(("main@0", "random"), (worth, 0.0), forfeit=0)])
     (row,) = [row for row in made.ratings() if row.player == PlayerId.policy(0)]
@@ -107,7 +107,7 @@ def test_a_forfeit_is_a_loss_and_counted_apart(worth: float) -> None:
     assert row.mu < 25
 
 
-def test_a_new_version_starts_where_the_last_one_stood_but_unsure() -> None:
+def test_new_version_inherits_mu_with_larger_sigma() -> None:
     made = registry()
     for _ in range(30):
         made.record([game(("main@0", "random"), (1.0, -1.0))])
@@ -117,7 +117,7 @@ def test_a_new_version_starts_where_the_last_one_stood_but_unsure() -> None:
     assert rating(made, "main@1")[1] > sigma
 
 
-def test_a_version_that_is_another_one_again_starts_where_that_one_stands() -> None:
+def test_rolled_back_version_inherits_from_its_source() -> None:
     made = registry()
     for _ in range(30):
         made.record([game(("main@0", "random"), (1.0, -1.0))])
@@ -130,7 +130,7 @@ def test_a_version_that_is_another_one_again_starts_where_that_one_stands() -> N
     assert rating(made, "main@2")[0] > rating(made, "main@1")[0] + 5
 
 
-def test_the_pool_is_the_newest_past_versions() -> None:
+def test_pool_has_the_newest_past_versions() -> None:
     made = registry()
     for version in (1, 2, 3):
         add(made, version)
@@ -140,7 +140,7 @@ def test_the_pool_is_the_newest_past_versions() -> None:
 
 
 def played_registry() -> Registry:
-    """One with versions beyond ten, so that names sort otherwise than numbers, and every count."""
+    """Return a registry with more than ten versions, so that names and numbers sort differently."""
     made = registry()
     for version in range(1, 12):
         add(made, version)
@@ -151,9 +151,9 @@ def played_registry() -> Registry:
     return made
 
 
-def test_state_survives_json() -> None:
+def test_state_round_trips_through_json() -> None:
     made, other = played_registry(), fresh_registry()
-    # Names are sorted otherwise than versions.
+    # Names sort in another order than versions.
     sorted_text = json.dumps(made.state().model_dump(), sort_keys=True)
     state = RegistryState.model_validate_json(sorted_text)
     other.restore(state)
@@ -161,7 +161,7 @@ def test_state_survives_json() -> None:
     assert past(other) == past(made) == ["main@9", "main@10"]
     assert other.current(MAIN) == made.current(MAIN) == PlayerId.policy(11)
     assert other.state() == made.state() == state
-    for each in (made, other):  # rated on as if nothing had happened
+    for each in (made, other):  # both continue alike
         add(each, 12)
         each.record([game(("main@12", "random"), (1.0, -1.0))])
         each.record([game(("expert", "main@11"), (1.0, -1.0))])
@@ -174,15 +174,15 @@ def drawn(game_id: int = 0, players: tuple[str, ...] = ("main@0",) * 2, **spec: 
     return game(players, (0.0,) * len(players), game_id=game_id, **spec)
 
 
-def test_the_draw_probability_is_that_of_players_with_themselves() -> None:
+def test_draw_probability_is_estimated_from_mirror_games() -> None:
     made = registry()
     assert made.draw_probability("TicTacToe-v0") == pytest.approx(0.1)
-    for number in range(40):  # of a player with itself: they compare nobody, and tell how equals do
+    for number in range(40):  # mirror games: equals, no comparison
         made.record([drawn(number) if number % 4 else game(("main@0", "main@0"))])
     assert made.draw_probability("TicTacToe-v0") == pytest.approx((1 + 30) / (10 + 40))
     assert made.draw_probability("Nim-v0") == pytest.approx(0.1)
     assert (made.state().draws, made.state().equals) == ({}, {"TicTacToe-v0": (40, 30)})
-    for number in range(40):  # of unequals, who never draw: they say little
+    for number in range(40):  # unequal players never draw: little evidence
         made.record([game(("main@0", "random"), (1.0, -1.0), game_id=number)])
     assert made.draw_probability("TicTacToe-v0") == pytest.approx((10 / 50 + 30) / (10 + 40))
     made.record([drawn(players=("main@0", "random", "expert"), env="Three-v0")])
@@ -195,11 +195,11 @@ def test_the_draw_probability_is_that_of_players_with_themselves() -> None:
     assert made.draw_probability("TicTacToe-v0") == 0.95
 
 
-def test_a_player_that_often_draws_with_its_equals_is_put_where_it_is() -> None:
+def test_ratings_are_accurate_at_high_draw_rates() -> None:
     """By simulation in TrueSkill's own model: equals draw 58 %, a player is 8 above the anchor."""
     random = np.random.default_rng(0)
     spread = 2**0.5 * 25 / 6
-    margin = 0.8064 * spread  # what 58 % of equals are within
+    margin = 0.8064 * spread  # 58 % of equals are within it
 
     def outcomes(difference: float) -> tuple[float, float]:
         seen = difference + random.normal(0, spread)
@@ -217,7 +217,7 @@ def test_a_player_that_often_draws_with_its_equals_is_put_where_it_is() -> None:
     assert np.mean(found) == pytest.approx(8, abs=1.2)  # 5.3 with a draw probability of 0.1
 
 
-def test_a_win_where_all_draw_is_rated() -> None:
+def test_win_among_draws_stays_finite() -> None:
     made = registry()
     for number in range(500):
         made.record([drawn(number, ("main@0", "random"))])
@@ -227,7 +227,7 @@ def test_a_win_where_all_draw_is_rated() -> None:
     assert all(-100 < row.mu < 150 for row in made.ratings())
 
 
-def test_the_state_names_players_as_files_do() -> None:
+def test_state_uses_player_names_of_files() -> None:
     state = played_registry().state()
     players = {"base", "random", "expert", *(f"main@{version}" for version in range(12))}
     assert set(state.ratings) == players

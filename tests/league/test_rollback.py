@@ -1,4 +1,4 @@
-"""Rollbacks after the guard's alarms, first with stand-ins for models, then with a real one."""
+"""Rollbacks after the guard's alarms, with stand-ins for models and with a real one."""
 
 import asyncio
 import json
@@ -60,13 +60,13 @@ class StandInLearner:
         return Update(version=self.version, metrics=metrics, advantages=[0.0] * batch.num_samples)
 
     async def loss_on(self, batch: PackedBatch) -> MeanLoss:
-        raise AssertionError("no recorded games")
+        raise AssertionError("unused: no recorded games")
 
     async def imitate(self, samples: Sequence[TokenSample]) -> Update:
-        raise AssertionError("no examples")
+        raise AssertionError("unused: no examples")
 
     async def logprobs(self, samples: Sequence[TokenSample]) -> list[list[float]]:
-        raise AssertionError("no model")
+        raise AssertionError("unused: no model")
 
     async def hold(self) -> HeldVersion:
         self.held[self.version] = dict(self.weights)
@@ -78,7 +78,7 @@ class StandInLearner:
     async def save(self, version: int) -> None:
         weights = self.held.pop(version)
         place = self.folder.checkpoint(version)
-        place.mkdir(parents=True)  # which refuses to write over anything
+        place.mkdir(parents=True)  # refuses to overwrite
         (place / "adapter_weights.json").write_text(json.dumps(weights))
         (place / "learner.json").write_text(json.dumps(weights))
 
@@ -86,7 +86,7 @@ class StandInLearner:
         self.rate *= factor
 
     async def load(self, version: int) -> None:
-        raise AssertionError("no run goes on")
+        raise AssertionError("unused: no resume")
 
     async def restore(self, version: int) -> None:
         self.weights = json.loads((self.folder.checkpoint(version) / "learner.json").read_text())
@@ -133,7 +133,7 @@ class StandInActor:
         assert not state.training_games
 
     async def publish(self, version: PlayerId, adapter: dict[str, float] | None = None) -> None:
-        assert adapter is not None, "no run goes on"
+        assert adapter is not None, "no resume"
         self.weights[version] = adapter
 
     async def announce(self, version: PlayerId) -> None:
@@ -180,9 +180,9 @@ def rate(context: Context) -> float:
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-async def test_a_policy_that_turned_to_noise_is_replaced_by_the_best_version(tmp_path, mode):
+async def test_ruined_policy_is_rolled_back_to_the_best_version(tmp_path, mode):
     context = stand_ins(tmp_path / "run", ruin=12, mode=mode, action=["warn", "rollback"])
-    ratings: dict[int | None, dict[str, tuple[float, float]]] = {}  # as each version came
+    ratings: dict[int | None, dict[str, tuple[float, float]]] = {}  # as of each version
     add = context.registry.add
 
     def noted(version: PlayerId, inherits_from: PlayerId | None = None) -> None:
@@ -196,20 +196,20 @@ async def test_a_policy_that_turned_to_noise_is_replaced_by_the_best_version(tmp
     (back,) = [row["version"] for row in rows if row.get("guard/rolled_back_to") is not None]
     best = rows[back]["guard/rolled_back_to"]
     assert 12 < back <= 15 and best < 12 and best % 2 == 0
-    # Nothing was overwritten; noise was published until the alarm, and the best one from then on.
+    # Nothing is overwritten; noise is published until the alarm, then the best version.
     assert weights(context.folder) == [SOUND] * 12 + [NOISE] * (back - 12) + [SOUND] * (25 - back)
     assert sum(row["guard/alarms"] for row in rows[1:12]) == 0
     assert sum(row["guard/alarms"] for row in rows[back + 1 :]) == 0
-    assert rows[back]["learn/entropy"] == NOISE["entropy"]  # of the update that was thrown away
+    assert rows[back]["learn/entropy"] == NOISE["entropy"]  # of the discarded update
     assert rows[-1]["eval/TicTacToe-v0/random/sampled/score"] > 0.5
     mu, bad, good = (ratings[back][f"main@{v}"][0] for v in (back, back - 1, best))
     assert mu == good > bad + 1
     whole = [v for v in range(25) if (context.folder.checkpoint(v) / "learner.json").exists()]
-    assert whole == [22, 23, 24], "the best one, as of the last publishing, and the newest two"
+    assert whole == [22, 23, 24], "the best at the last publication, and the newest two"
     assert context.guard.needed == {24}
 
 
-async def test_a_sound_run_hears_nothing(tmp_path: Path) -> None:
+async def test_healthy_run_raises_no_alarm(tmp_path: Path) -> None:
     context = stand_ins(tmp_path / "run", ruin=None, action="rollback")
     await train(context)
     rows = read_rows(context.folder.metrics)
@@ -217,7 +217,7 @@ async def test_a_sound_run_hears_nothing(tmp_path: Path) -> None:
     assert not any(name.startswith(("guard/alarm/", "guard/action/")) for name in rows[-1])
 
 
-async def test_a_warning_changes_nothing(tmp_path: Path) -> None:
+async def test_warning_changes_nothing(tmp_path: Path) -> None:
     context = stand_ins(tmp_path / "run", ruin=12)
     await train(context)
     rows = read_rows(context.folder.metrics)
@@ -226,7 +226,7 @@ async def test_a_warning_changes_nothing(tmp_path: Path) -> None:
     assert rows[-1]["guard/draw/self"] == 0.5 and rate(context) == 1.0
 
 
-async def test_an_alarm_changes_opponents_and_rate(tmp_path: Path) -> None:
+async def test_alarm_changes_opponents_and_learning_rate(tmp_path: Path) -> None:
     shares = {"self": 0.0, "past": 0.0, "fixed": 1.0}
     actions = ["opponents", "learning_rate"]
     context = stand_ins(tmp_path / "run", ruin=12, action=actions, factor=0.25, opponents=shares)
@@ -240,7 +240,7 @@ async def test_an_alarm_changes_opponents_and_rate(tmp_path: Path) -> None:
     assert before["collect/versus/self/share"] > 0
     drawn = [row["collect/versus/fixed/share"] for row in rows[first + 1 :]]
     assert {share for share in drawn if share is not None} == {1.0}
-    # A run that goes on from the checkpoint draws by the same shares.
+    # A run resumed from the checkpoint has the same shares.
     state = parse_state(context.folder.state(24).read_bytes(), 24)
     assert state is not None
     resumed = Schedule(context.config)
@@ -249,8 +249,8 @@ async def test_an_alarm_changes_opponents_and_rate(tmp_path: Path) -> None:
     assert resumed.shares.model_dump() == shares
 
 
-async def test_what_the_guard_sees_is_what_metrics_say(tmp_path: Path) -> None:
-    """So a finished run can be looked at again, with other thresholds."""
+async def test_guard_reproduces_alarms_from_metrics(tmp_path: Path) -> None:
+    """A finished run can be checked again with other thresholds."""
     context = stand_ins(tmp_path / "run", ruin=12)
     await train(context)
     rows = read_rows(context.folder.metrics)
@@ -267,8 +267,8 @@ async def test_what_the_guard_sees_is_what_metrics_say(tmp_path: Path) -> None:
     assert state is not None and state.guard.histories == histories
 
 
-async def test_a_real_learner_goes_back_to_the_best_weights(begin, tmp_path):
-    # Any KL is alarming here, so that the third update is the first to be thrown away.
+async def test_rollback_restores_weights_of_a_real_learner(begin, tmp_path):
+    # Any KL raises an alarm, so that the third update is the first to be discarded.
     guard = {
         "action": ["rollback", "learning_rate"],
         "thresholds": {"kl_sampling": 1e-30},
@@ -289,4 +289,4 @@ async def test_a_real_learner_goes_back_to_the_best_weights(begin, tmp_path):
     assert saved[3] == saved[2] and len({saved[0], saved[2], saved[4]}) == 3
     states = [torch.load(context.folder.checkpoint(v) / "learner.pt") for v in (2, 4)]
     moments = [state["optimizer"]["adamw"]["state"][0]["step"] for state in states]
-    assert moments == [2, 3], "the third step was thrown away"
+    assert moments == [2, 3], "the third step is discarded"

@@ -22,14 +22,14 @@ def dealt(num_actors: int, rounds: int = 400, order: list[int] | None = None):
     return [(actor, schedule.draw(actor, NOW, PAST)) for actor in turns]
 
 
-def test_one_actor_plays_in_the_schedules_order() -> None:
+def test_single_actor_plays_in_schedule_order() -> None:
     schedule = Schedule(parse({"seed": 1}))
     expected = [schedule.draw_group(NOW, PAST) for _ in range(50)]
     assert [group for _, group in dealt(1, 50)] == expected
 
 
 @every_row("num_actors", 2, 4)
-def test_a_past_version_is_mostly_played_on_one_actor(num_actors: int) -> None:
+def test_past_versions_stay_mostly_on_one_actor(num_actors: int) -> None:
     actors: defaultdict[int, Counter[int]] = defaultdict(Counter)
     for actor, group in dealt(num_actors):
         if (version := opponent(group)) is not None:
@@ -40,14 +40,14 @@ def test_a_past_version_is_mostly_played_on_one_actor(num_actors: int) -> None:
     assert at_home / total > 0.7  # by chance: 1 / num_actors
 
 
-def test_no_group_is_passed_over_for_ever_even_if_its_home_never_asks() -> None:
+def test_no_group_waits_forever_for_its_home_actor() -> None:
     played = [group[0].game_id for _, group in dealt(4, 300, order=[0])]
     late = max(place - game for place, game in enumerate(played))
     assert late <= (AHEAD_PER_ACTOR * 4 + 1) ** 2
     assert set(range(200)) <= set(played)
 
 
-def test_routing_leaves_the_share_of_every_opponent_alone() -> None:
+def test_routing_keeps_opponent_shares() -> None:
     shares = Counter(opponent(group) for _, group in dealt(4, 1000))
     total = shares.total()
     assert abs(shares[None] / total - 0.65) < 0.03  # self and fixed
@@ -55,7 +55,7 @@ def test_routing_leaves_the_share_of_every_opponent_alone() -> None:
         assert abs(shares[version] / total - 0.35 / 8) < 0.015
 
 
-def test_a_new_version_begins_with_groups_of_its_own() -> None:
+def test_new_version_starts_with_its_own_groups() -> None:
     schedule = Schedule(parse({"seed": 1}), 3)
     schedule.draw(0, NOW, PAST)
     for actor in range(3):
@@ -63,7 +63,7 @@ def test_a_new_version_begins_with_groups_of_its_own() -> None:
         assert PlayerId.policy(9) in {seat.player for seat in group[0].seats}
 
 
-def test_fixed_opponents_that_are_adapters_have_a_home_whatever_their_name() -> None:
+def test_adapter_opponents_have_a_home_actor() -> None:
     fixed = [{"kind": "checkpoint", "path": "x", "name": name} for name in ("warm", "cold")]
     config = parse({"opponents": {"draw": {"self": 0, "past": 0, "fixed": 1}, "fixed": fixed}})
     schedule = Schedule(config, 2)

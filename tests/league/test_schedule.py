@@ -31,13 +31,13 @@ def draw(schedule: Schedule, count: int) -> list[GameSpec]:
     return [spec for _ in range(count) for spec in schedule.draw_group(POLICY, past)]
 
 
-def test_the_same_seed_draws_the_same_games_and_another_seed_others() -> None:
+def test_seed_determines_the_games() -> None:
     assert draw(Schedule(config()), 50) == draw(Schedule(config()), 50)
     assert draw(Schedule(config()), 50) != draw(Schedule(parse({"seed": 4})), 50)
 
 
-def test_games_are_drawn_again_by_their_ids_however_they_were_drawn() -> None:
-    """Versions come, shares change and an opponent is left out meanwhile; also after a resume."""
+def test_games_are_redrawn_by_id_after_changes() -> None:
+    """After new versions, changed shares, a removed opponent and a resume."""
     opponents = {"fixed": [{"kind": "random"}, {"kind": "expert"}]}
     changes = {"opponents": opponents, "groups": {"by": "game", "size": 3}}
     schedule = Schedule(config(**changes))
@@ -56,7 +56,7 @@ def test_games_are_drawn_again_by_their_ids_however_they_were_drawn() -> None:
     assert schedule.drawn_again(wanted) == expected
     schedule.forget(min(wanted))
     assert schedule.drawn_again(wanted) == expected
-    schedule.forget(starts[2] + 5)  # what is before is not wanted any more
+    schedule.forget(starts[2] + 5)  # earlier games are not needed anymore
     later = [spec for spec in drawn if spec.game_id >= starts[2]]
     assert schedule.drawn_again({spec.game_id for spec in drawn}) == later
     state = ScheduleState.model_validate_json(schedule.state().model_dump_json(), strict=True)
@@ -71,7 +71,7 @@ def test_games_are_drawn_again_by_their_ids_however_they_were_drawn() -> None:
     assert other.drawn_again({*range(240)}) == [] and other.state().stretches == []
 
 
-def test_games_of_long_ago_are_not_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_redrawing_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A resume redraws a bounded number of games, and a state that needs more is invalid."""
     monkeypatch.setattr(schedule_module, "MOST_AGAIN", 100)
     monkeypatch.setattr(schedule_module, "LONGEST_STRETCH", 20)
@@ -85,7 +85,7 @@ def test_games_of_long_ago_are_not_drawn_again(monkeypatch: pytest.MonkeyPatch) 
     ScheduleState.model_validate_json(state.model_dump_json())
     monkeypatch.setattr(series, "MOST_AGAIN", 50)
     monkeypatch.setattr(series, "LONGEST_STRETCH", 20)
-    with pytest.raises(ValidationError, match="more games to draw again"):
+    with pytest.raises(ValidationError, match="too many games to draw again"):
         ScheduleState.model_validate_json(state.model_dump_json())
 
 
@@ -97,7 +97,7 @@ def test_games_of_long_ago_are_not_drawn_again(monkeypatch: pytest.MonkeyPatch) 
     lambda state: state.update(since=None),
     lambda state: state["stretches"].reverse(),
 )
-def test_a_state_that_is_no_series_is_refused(spoil: Callable[[dict[str, Any]], None]) -> None:
+def test_invalid_state_is_rejected(spoil: Callable[[dict[str, Any]], None]) -> None:
     schedule = Schedule(config())
     draw(schedule, 20)
     schedule.shares = DrawConfig(self=1, past=0, fixed=0)
@@ -109,7 +109,7 @@ def test_a_state_that_is_no_series_is_refused(spoil: Callable[[dict[str, Any]], 
         ScheduleState.model_validate_json(json.dumps(state))
 
 
-def test_what_it_takes_to_draw_again_does_not_grow_with_the_games() -> None:
+def test_state_size_does_not_grow_with_games() -> None:
     schedule = Schedule(config())
     draw(schedule, 10)
     few = len(schedule.state().model_dump_json())
@@ -117,7 +117,7 @@ def test_what_it_takes_to_draw_again_does_not_grow_with_the_games() -> None:
     assert len(schedule.state().model_dump_json()) < few + 40
 
 
-def test_shares_of_opponents_games_and_seats_are_as_configured() -> None:
+def test_opponent_env_and_seat_shares_match_the_config() -> None:
     games = [{"env": "TicTacToe-v0", "weight": 3}, {"env": "Nim-v0"}]
     specs = draw(Schedule(config(games=games)), 4000)
     kinds: Counter[str] = Counter()
@@ -137,7 +137,7 @@ def test_shares_of_opponents_games_and_seats_are_as_configured() -> None:
     assert abs(sum(spec.env == "TicTacToe-v0" for spec in specs) / 4000 - 0.75) < 0.03
 
 
-def test_ids_groups_and_seeds_are_never_used_twice() -> None:
+def test_ids_groups_and_seeds_are_unique() -> None:
     specs = draw(Schedule(config()), 500)
     groups = [seat.group_id for spec in specs for seat in spec.seats if seat.trained]
     assert len(set(groups)) == len(groups)
@@ -145,7 +145,7 @@ def test_ids_groups_and_seeds_are_never_used_twice() -> None:
     assert len({spec.seed for spec in specs}) == 500
 
 
-def test_without_a_past_the_policy_plays_itself_and_fixed_opponents() -> None:
+def test_policy_without_a_past_plays_itself_and_fixed_opponents() -> None:
     first, second = PlayerId.policy(0), PlayerId.policy(1)
 
     def players(schedule: Schedule, policy: PlayerId, past: list[PlayerId]) -> set[PlayerId]:
@@ -158,7 +158,7 @@ def test_without_a_past_the_policy_plays_itself_and_fixed_opponents() -> None:
     assert players(only_past, second, [first]) == {first, second}
 
 
-def test_one_and_three_seats_and_a_fixed_models_temperature() -> None:
+def test_seat_counts_and_opponent_temperature_are_respected() -> None:
     alone = Schedule(config(games=[{"env": "TowerOfHanoi-v0", "seats": 1}]))
     assert all([s.player for s in spec.seats] == [POLICY] for spec in draw(alone, 20))
     three = Schedule(config(games=[{"env": "LiarsDice-v0", "seats": 3}]))
@@ -173,7 +173,7 @@ def test_one_and_three_seats_and_a_fixed_models_temperature() -> None:
         assert temperatures == {POLICY: 1.0, PlayerId("checkpoint:somewhere"): 0.3}
 
 
-def test_past_opponents_are_those_of_the_policies_that_are_named() -> None:
+def test_past_opponents_come_from_the_given_pool() -> None:
     opponents = {"draw": {"self": 0, "past": 1, "fixed": 0}}
     schedule = Schedule(config(opponents=opponents, openings={"share": 1.0}))
     rival, pool = PlayerId.policy(2, "rival"), [PlayerId.policy(1, "rival"), PlayerId.policy(7)]

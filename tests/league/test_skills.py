@@ -1,4 +1,4 @@
-"""Skills are those of the `trueskill` package, match after match; a pinned player keeps its own."""
+"""Skills equal the `trueskill` package's, match after match; a pinned player keeps its skill."""
 
 import random
 
@@ -13,8 +13,8 @@ from unstable.types import GameResult, PlayerId
 RANDOM, EXPERT = PlayerId("random"), PlayerId("expert")
 
 
-def test_matches_of_two_are_rated_as_the_package_rates_them() -> None:
-    """Beginners, old hands and a pinned one; even, hopeless and sure ones, all rates of draws."""
+def test_two_player_matches_equal_the_trueskill_package() -> None:
+    """New, experienced and pinned players; even and one-sided matches; all draw rates."""
     chance, ours = random.Random(0), Skills()
     theirs: dict[str, trueskill.Rating] = {}
     for number in range(6):
@@ -36,7 +36,7 @@ def test_matches_of_two_are_rated_as_the_package_rates_them() -> None:
 
 
 @pytest.mark.parametrize("scores", [(0.0, 0.0), (1.0, -1.0), (-1.0, 1.0)])
-def test_matches_far_beyond_belief_are_rated_too(scores: tuple[float, float]) -> None:
+def test_extreme_skill_gaps_stay_finite(scores: tuple[float, float]) -> None:
     for far in (100.0, 1000.0, 1e6):
         skills = Skills()
         skills.put("one", far, 1.0)
@@ -72,7 +72,7 @@ def play(made: Registry, versions: range, seed: int = 1, together: int = 9) -> N
             made.record(played[first : first + together])
 
 
-def test_games_that_come_one_by_one_are_rated_like_those_that_come_together() -> None:
+def test_ratings_do_not_depend_on_batching() -> None:
     one, many = registry(), registry()
     play(one, range(3), together=1)
     play(many, range(3), together=40)

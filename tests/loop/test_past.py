@@ -118,7 +118,7 @@ def test_the_least_won_from_own_measured_past_is_exact_and_shown(
     assert found == least._asdict() and least.compared == 3
     assert -rows[3]["exploit/Kuhn/high"] - 1e-9 <= least.low <= least.high
 
-    assert f"from version {least.member}, the least of 3 before it" in capsys.readouterr().out
+    assert f"against version {least.member}, the lowest of 3 before it" in capsys.readouterr().out
     context.tracker.close()
     console = Console(file=io.StringIO(), width=200)
     console.print(summary(folder, "all updates made"))

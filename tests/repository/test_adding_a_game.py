@@ -36,7 +36,7 @@ FILES = re.findall(r"^```(?:python|toml|yaml)\n# (\S+)\n(.*?)^```$", PAGE, re.MU
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder with the page's files."""
+    """Make a folder with the page's files."""
     for name, text in FILES:
         (tmp_path / name).write_text(text, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
@@ -47,13 +47,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         sys.modules.pop(name, None)
 
 
-def test_the_config_is_three_lines(folder: Path) -> None:
+def test_page_shows_all_files_and_a_config_of_three_lines(folder: Path) -> None:
     own = ["my_games.py", "my.yaml", "sticks.yaml", "pyproject.toml", "unstable_sticks.py"]
     assert [name for name, _ in FILES] == [*own, "my_cards.py", "brag.yaml"]
     assert len(dict(FILES)["my.yaml"].splitlines()) == 3
 
 
-def test_the_game_is_accepted_and_plays_to_its_end(folder: Path) -> None:
+def test_documented_game_passes_checks_and_plays_to_its_end(folder: Path) -> None:
     config = parse(yaml.safe_load((folder / "my.yaml").read_text(encoding="utf-8")))
     check_games(config)
     game = Game(config.games[0], seed=3)
@@ -64,7 +64,7 @@ def test_the_game_is_accepted_and_plays_to_its_end(folder: Path) -> None:
     assert "took the last one" in game.reason
 
 
-def test_the_game_of_three_hides_the_hands_and_pays_one_seat() -> None:
+def test_three_seat_example_hides_hands_and_pays_one_seat() -> None:
     (command,) = (words for words in commands(PAGE) if "examples.last_trick:LastTrick" in words)
     options = dict(zip(command[1::2], command[2::2], strict=True))
     names = ("games.0.env", "games.0.seats", "games.0.legal_moves")
@@ -84,10 +84,10 @@ def test_the_game_of_three_hides_the_hands_and_pays_one_seat() -> None:
     assert game.forfeit == 0
 
 
-def test_the_package_is_found_once_it_is_installed(
+def test_installed_package_registers_its_game(
     folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By its entry points alone: pip builds it, and the folder that it goes to is on the path."""
+    """Only entry points register it: pip installs the package into a folder of the path."""
     installed = tmp_path_factory.mktemp("installed")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "-q"]
     offline = ["--no-deps", "--no-build-isolation", "--target", str(installed), str(folder)]
@@ -112,7 +112,7 @@ def test_the_package_is_found_once_it_is_installed(
         bridged_class.cache_clear()
 
 
-def test_the_pages_seating_gives_each_role_its_number() -> None:
+def test_documented_seating_numbers_each_role() -> None:
     (text,) = re.findall(r"^```python\n(def seating.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     names: dict[str, Any] = {"SpyGame": SimpleNamespace}
     exec(text, names)
@@ -124,8 +124,8 @@ def test_the_pages_seating_gives_each_role_its_number() -> None:
 
 @pytest.mark.tables("learning", 3)
 @pytest.mark.slow
-def test_the_game_is_learned(folder: Path) -> None:
-    """From a model that makes no legal move: taught the form, and better than random by half."""
+def test_documented_config_learns_the_game(folder: Path) -> None:
+    """The model makes no legal move at the start; after a warm start it beats random."""
     words = ["--eval.every", "60", "--run_dir", "run"]
     run_in(folder, "train", "--config", "sticks.yaml", *words)
     first, *_, last = read_rows(folder / "run/metrics.jsonl")
@@ -140,7 +140,7 @@ def brag(folder: Path) -> GameConfig:
     return config.games[0]
 
 
-def test_the_card_game_has_its_tree_and_its_questions(folder: Path) -> None:
+def test_card_game_has_a_tree_and_questions(folder: Path) -> None:
     game = brag(folder)
     assert prompt_style(game).name == "compact" and len(game_questions(game)) == 3
     for question in game_questions(game):
@@ -148,11 +148,11 @@ def test_the_card_game_has_its_tree_and_its_questions(folder: Path) -> None:
         assert asked and len(answers) == 1
     tree = grow(game)
     assert (len(tree.decisions), tree.most) == (10, 3.0)
-    # A deal, then of each: seat 0's decision, its check, seat 1's decision, its two ends.
+    # Nodes per deal: seat 0's decision, its check, seat 1's decision, two ends.
     assert tree.nodes == 1 + 20 * 5
     uniform = {node.key: dict.fromkeys(node.actions, 0.5) for node in tree.decisions}
     found = assess(tree, uniform, forfeits=True)
-    # Seat 0 wins 1/2 of a fold in half of half the games, and nothing of showdowns, on average.
+    # Seat 0 gains 1/4 on average: seat 1 folds in a quarter of games; showdowns cancel.
     assert found.values == pytest.approx((0.25, -0.25)) and found.exploitability > 0
 
 
@@ -164,8 +164,8 @@ def run_in(folder: Path, *words: str) -> str:
 
 
 @pytest.mark.slow
-def test_the_card_game_goes_from_a_world_to_an_exact_figure(folder: Path) -> None:
-    """The page's commands, in small."""
+def test_documented_card_game_commands_run(folder: Path) -> None:
+    """Run the page's commands with small options."""
     smaller = {
         "world": ["--world.steps", "20", "--world.games", "50", "--world.score_games", "0"],
         "train": ["--learner.batch_size", "32", "--actors.num", "1"],

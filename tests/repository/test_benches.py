@@ -1,6 +1,6 @@
-"""Every script of bench/ runs, small: its figures say nothing here, only that it still works.
+"""Every script of bench/ runs with small options; its figures are not checked.
 
-Those in Python run in this process, which imports torch and transformers once for all of them.
+Python scripts run in this process, which imports torch and transformers only once.
 """
 
 import gc
@@ -64,7 +64,7 @@ SMALL = {
     "untuned.sh": "worlds 1 -- --loop.steps 1 --learner.batch_size 64 "
     "--learner.micro_batch_size 64",
 }
-"""The options that make each take seconds."""
+"""Options with which each script takes seconds."""
 
 
 WORTH = """
@@ -80,7 +80,7 @@ goal: min
 
 
 def write_sweep(folder: SweepFolder) -> None:
-    """A sweep with a league that is done: its versions are random adapters."""
+    """Write a finished sweep with a league; its versions are random adapters."""
     config = read_sweep(WORTH, "worth")
     trials = trials_of(config)
     folder.make(config, [trial.record(folder) for trial in trials])
@@ -115,7 +115,7 @@ def write_evaluations(folder: Path) -> None:
 
 
 def write_curve(run: Path) -> None:
-    """An evaluation."""
+    """Write a run with one evaluation."""
     run.mkdir()
     evaluated = {f"eval/Nim-v0/random/{name}": 0.5 for name in ("score", "low", "high")}
     (run / "metrics.jsonl").write_text(json.dumps({"version": 0, **evaluated}))
@@ -123,7 +123,7 @@ def write_curve(run: Path) -> None:
 
 @pytest.fixture
 def restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """An empty folder and one thread; what a bench changes for all of its process ends with it."""
+    """Run in an empty folder with one thread, and undo a bench's changes to the process."""
     monkeypatch.chdir(tmp_path)
     variables, path = dict(os.environ), [*sys.path]
     threads, chances = torch.get_num_threads(), (torch.get_rng_state(), random.getstate())
@@ -145,7 +145,7 @@ def restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize(
     "script", table("benches", [name for name in SCRIPTS if name.endswith(".py")], ["rollout.py"])
 )
-def test_a_bench_runs(script: str, restored: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_python_bench_runs(script: str, restored: None, capsys: pytest.CaptureFixture[str]) -> None:
     match script:
         case "curve.py":
             pytest.importorskip("matplotlib", reason="pip install -e '.[bench]'")
@@ -162,7 +162,7 @@ def test_a_bench_runs(script: str, restored: None, capsys: pytest.CaptureFixture
     "script",
     table("benches", [name for name in SCRIPTS if name.endswith(".sh")], ["small_worlds.sh"]),
 )
-def test_a_script_runs(script: str, tmp_path: Path) -> None:
+def test_shell_bench_runs(script: str, tmp_path: Path) -> None:
     program = tmp_path / "unstable"
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m tests.helpers.locally "$@"\n')
     program.chmod(0o755)
@@ -180,7 +180,7 @@ def test_a_script_runs(script: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_bench_is_a_program() -> None:
+def test_bench_runs_as_a_module() -> None:
     """A bench runs as a module from the repository's root, as docs/benchmarks.md documents."""
     program = [sys.executable, "-m", "bench.fit", *SMALL["fit.py"].split()]
     done = subprocess.run(program, cwd=BENCH.parent, capture_output=True, text=True, timeout=600)
@@ -189,12 +189,12 @@ def test_a_bench_is_a_program() -> None:
 
 
 @pytest.mark.parametrize("sweep", sorted((BENCH / "sweeps").glob("*.yaml")), ids=lambda p: p.stem)
-def test_a_sweep_of_the_benches_could_begin(
+def test_bench_sweep_can_be_planned(
     sweep: Path, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = read_sweep(sweep.read_text(), str(sweep))
     for setting in config.all_settings():
-        for opponent in setting.fields.get("opponents.fixed", ()):  # made before, by another run
+        for opponent in setting.fields.get("opponents.fixed", ()):  # adapters of an earlier run
             model = load_model(load(config.config, {"model.adapter.rank": 4}).model)
             Path(opponent["path"]).mkdir(parents=True)
             write_adapter(random_adapter(model, "frozen", seed=0), Path(opponent["path"]))
@@ -202,16 +202,16 @@ def test_a_sweep_of_the_benches_could_begin(
     assert capsys.readouterr().out.startswith("unstable train --config tiny")
 
 
-def test_every_bench_has_a_small_form() -> None:
+def test_every_bench_has_small_options() -> None:
     assert set(SMALL) == set(SCRIPTS)
 
 
 @pytest.mark.parametrize("bias", [0.0, 0.5])
-def test_a_bias_of_credit_is_told_from_errors_that_groups_share(bias: float) -> None:
-    """600 groups of 8 turns that are all at one decision and have one deal's luck in common."""
+def test_credit_bias_excludes_errors_of_groups(bias: float) -> None:
+    """Groups of 8 turns at one decision share the luck of one deal."""
     credit = import_module("bench.credit")
     chance, found = np.random.default_rng(0), []
-    wrong_M = bias * np.tile([1.0, -1.0], 30)  # of 60 moves, two to a decision
+    wrong_M = bias * np.tile([1.0, -1.0], 30)  # by move, two per decision
     truth_M = chance.normal(0, 2, 60)
     truth_M -= np.repeat(truth_M.reshape(30, 2).mean(axis=1), 2)
     slope = 1 + wrong_M @ truth_M / (truth_M @ truth_M)
@@ -219,7 +219,7 @@ def test_a_bias_of_credit_is_told_from_errors_that_groups_share(bias: float) -> 
     for _ in range(20):
         decisions_S = np.repeat(chance.integers(0, 30, 600), 8)
         moves_S = 2 * decisions_S + chance.integers(0, 2, 4800)
-        luck_S = np.repeat(chance.normal(0, 2, 600), 8) * (1 - 2 * (moves_S % 2))  # of one move
+        luck_S = np.repeat(chance.normal(0, 2, 600), 8) * (1 - 2 * (moves_S % 2))  # by group
         estimates_S = truth_M[moves_S] + wrong_M[moves_S] + luck_S + chance.normal(0, 2, 4800)
         zeros, groups_S = np.zeros(4800), np.repeat(np.arange(600), 8)
         named = {"truth_S": truth_M[moves_S], "moves_S": moves_S, "decisions_S": decisions_S}

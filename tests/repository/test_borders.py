@@ -11,7 +11,7 @@ from unstable.config.plugins import faults_to, refusing
 SILENT = {"pass", "continue", "return", "return None", "break"}
 
 
-def test_none_of_them_is_silent() -> None:
+def test_broad_handlers_use_or_raise_the_error() -> None:
     handlers = [(path, handler) for path in FILES for handler in source(path).broad_handlers]
     assert handlers
     for path, handler in handlers:
@@ -22,14 +22,14 @@ def test_none_of_them_is_silent() -> None:
         assert ast.unparse(handler.body[0]) not in SILENT, place
 
 
-def test_no_error_of_any_class_is_suppressed() -> None:
+def test_no_broad_error_class_is_suppressed() -> None:
     for path in FILES:
         for call in source(path).calls:
             if call.function.endswith("suppress"):
                 assert not set(call.arguments) & ANY, f"{path}:{call.line}"
 
 
-def test_a_fault_goes_to_whom_it_may_concern_and_no_further() -> None:
+def test_faults_go_to_the_handler_except_keyboard_interrupt() -> None:
     faults: list[BaseException] = []
     for fault in (ValueError("no"), SystemExit(3)):
         with faults_to(faults.append):
@@ -40,7 +40,7 @@ def test_a_fault_goes_to_whom_it_may_concern_and_no_further() -> None:
     assert len(faults) == 2
 
 
-def test_what_a_users_code_raises_is_a_line_with_its_cause() -> None:
+def test_error_of_user_code_becomes_a_config_error_with_cause() -> None:
     line = "my bot raises KeyError 'x' at once; mend it"
     with pytest.raises(ConfigError, match=line) as found, refusing("my bot", " at once"):
         raise KeyError("x")

@@ -31,14 +31,14 @@ from unstable.loop.train import train
 
 BUDGET = tomllib.loads(Path(__file__).with_name("budget.toml").read_text(encoding="utf-8"))
 SLACK = 0.01
-"""Share by which a size may lie below its budget."""
+"""Share by which a size may be below its budget."""
 
 
 def deviation(name: str, most: int, measured: int, slack: float = 0.0) -> str:
-    """Say what is wrong with a measure; empty if nothing is."""
+    """Return how a measure deviates from its budget, "" if it does not."""
     if measured > most:
         over = measured - most
-        return f"{name} is {measured}, {over} over its budget: cut {over}, or raise it by a reason"
+        return f"{name} is {measured}, {over} over its budget: cut {over} or raise it with a reason"
     if measured < most * (1 - slack):
         return f"{name} is {measured}: write most = {measured} in place of {most} in budget.toml"
     return ""
@@ -51,7 +51,7 @@ def deviations(section: str, measures: dict[str, int], slack: float = 0.0) -> li
     return [line for line in found if line]
 
 
-def test_sizes() -> None:
+def test_sizes_are_within_budget() -> None:
     measures = {
         "package_lines": lines(PACKAGE),
         "core_lines": core_lines(),
@@ -61,7 +61,7 @@ def test_sizes() -> None:
     assert deviations("sizes", measures, SLACK) == []
 
 
-def test_counts() -> None:
+def test_counts_equal_their_budgets() -> None:
     measures = {
         "core_arrows": core_arrows(),
         "files_beside_the_rooms": len(list(PACKAGE.glob("*.py"))),
@@ -73,11 +73,11 @@ def test_counts() -> None:
     assert deviations("counts", measures) == []
 
 
-async def test_call_depths(begin: Begin) -> None:
-    """Count the package's functions from one of the loop to the end of its way, both included.
+async def test_call_depths_equal_their_budgets(begin: Begin) -> None:
+    """Count the package's functions from a loop function to the end of its call path, inclusive.
 
-    The loop, an actor and a learner run in this process, so the way of a call to another process
-    is not counted. Of several paths the longest counts.
+    The loop, an actor and a learner run in this process, so calls between processes are not
+    counted. Of several paths the longest counts.
     """
     context = begin(
         learner={"batch_size": 2, "micro_batch_size": 2},
@@ -99,11 +99,11 @@ async def test_call_depths(begin: Begin) -> None:
 
 
 def longest(start: str, paths: set[tuple[str, ...]]) -> tuple[str, ...]:
-    """Return the longest path from `start` on."""
+    """Return the longest path that starts at `start`."""
     return max((path[path.index(start) :] for path in paths if start in path), key=len)
 
 
-def test_a_measure_lies_at_its_budget_or_a_little_below() -> None:
+def test_deviation_allows_slack_below_a_budget_only() -> None:
     assert deviation("lines", 1000, 1000) == ""
     assert deviation("lines", 1000, 1001, SLACK).startswith("lines is 1001, 1 over its budget")
     assert deviation("lines", 1000, 990, SLACK) == ""
@@ -112,7 +112,7 @@ def test_a_measure_lies_at_its_budget_or_a_little_below() -> None:
 
 
 def numbers(table: dict[str, Any], place: str = "") -> Iterator[tuple[str, tuple[float, Any]]]:
-    """Yield each number of a table and of those below it, with the reason beside it."""
+    """Yield each number of a table and its subtables, with its reason."""
     for key, value in table.items():
         if isinstance(value, dict):
             yield from numbers(value, f"{place}{key}.")
@@ -130,7 +130,7 @@ def unreasoned(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     ]
 
 
-def test_a_number_rises_by_a_new_reason_alone() -> None:
+def test_raised_number_requires_a_new_reason() -> None:
     old = {"counts": {"arrows": {"most": 9, "reason": "once"}}, "seconds": {"quick": 5}}
     assert unreasoned(old, old) == []
     raised: dict[str, Any] = {
@@ -147,18 +147,18 @@ def test_a_number_rises_by_a_new_reason_alone() -> None:
     assert unreasoned(raised, old) == []
 
 
-def test_no_budget_rose_without_a_reason() -> None:
-    """Compare with the last two commits; a shallow clone, or none, may hold neither."""
+def test_no_budget_was_raised_without_a_reason() -> None:
+    """Compare with the last two commits, as far as the clone has them."""
     if shutil.which("git") is None:
         pytest.skip("git is not installed")
     commits = [given for given in map(committed, ("HEAD", "HEAD~1")) if given is not None]
     if not commits:
-        pytest.skip("git holds no commit of budget.toml here")
+        pytest.skip("git has no commit of budget.toml")
     assert [line for before in commits for line in unreasoned(before, BUDGET)] == []
 
 
 def committed(revision: str) -> dict[str, Any] | None:
-    """Return the budgets of a revision, or None where git has none."""
+    """Return the budgets of a revision, or None if git does not have it."""
     place = f"{revision}:./tests/repository/budget.toml"
     done = subprocess.run(["git", "show", place], cwd=ROOT, capture_output=True, text=True)
     return tomllib.loads(done.stdout) if done.returncode == 0 else None

@@ -16,7 +16,7 @@ CORE = ["3", "7"]
 
 
 def selected() -> list[str]:
-    """The rows of a table of 23 that this commit runs."""
+    """Return the rows of a table of 23 rows that this commit runs."""
     found: list[Any] = []
     for parameter in table("gymnasium", ROWS, CORE):
         (mark,) = (mark for mark in parameter.marks if mark.name == "tables")
@@ -24,7 +24,7 @@ def selected() -> list[str]:
     return found
 
 
-def test_a_commit_runs_the_core_and_a_quarter_of_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commit_runs_core_rows_and_a_quarter_of_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "changed", frozenset)
     quarters = []
     for commit in ("ab0", "ab1", "ab2", "ab3"):
@@ -37,7 +37,7 @@ def test_a_commit_runs_the_core_and_a_quarter_of_a_table(monkeypatch: pytest.Mon
         assert selected() == quarters[quarter]
 
 
-def test_a_changed_table_runs_whole(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_changed_table_runs_completely(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(tables, "RECORD", tmp_path / "tables.json")
     assert {*json.loads((ROOT / "tests/data/tables.json").read_text())} == {*SOURCES}
     for recorded, whole in ((dict(tables.digests()), False), ({"gymnasium": "another"}, True)):
@@ -48,7 +48,7 @@ def test_a_changed_table_runs_whole(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     tables.changed.cache_clear()
 
 
-def test_tests_that_take_turns_exist() -> None:
+def test_rotating_tests_exist() -> None:
     for each in TURNS.values():
         for test in each["tests"]:
             file, _, name = test.partition("::")
@@ -72,7 +72,7 @@ quick = 10
         (9, 16, ["over budget: quick test b took 16 s, more than 1.5 x 10 s"]),
     ],
 )
-def test_the_report_names_what_exceeds_its_budget_by_half(
+def test_report_names_parts_and_tests_over_budget(
     seconds: int, slowest: int, over: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "budget.toml").write_text(BUDGET)
@@ -88,7 +88,7 @@ def test_the_report_names_what_exceeds_its_budget_by_half(
     assert printed.out.index(" b\n") < printed.out.index(" a\n"), "the slowest test comes first"
 
 
-def test_the_phases_of_a_test_that_is_over_add_up(tmp_path: Path) -> None:
+def test_durations_sum_the_phases_of_a_finished_test(tmp_path: Path) -> None:
     recorder = Durations(tmp_path / "durations.jsonl")
     phases: list[tuple[str, Literal["setup", "call", "teardown"], int]]
     phases = [("a", "setup", 1), ("b", "call", 4), ("a", "call", 2)]

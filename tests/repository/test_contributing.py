@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md's examples, applied to a copy of the package as they stand there, and run."""
+"""CONTRIBUTING.md's examples, applied unchanged to a copy of the package, and run."""
 
 import json
 import os
@@ -38,7 +38,7 @@ print(unstable.__file__)
 
 
 def patched(text: str, hunk: str) -> str:
-    """The text with a hunk of a diff applied: context and removed lines stand there once."""
+    """Apply a hunk of a diff to a text that has its context and removed lines once."""
     lines = hunk.splitlines(keepends=True)
     before = "".join(line[1:] for line in lines if line[0] in " -")
     after = "".join(line[1:] for line in lines if line[0] in " +")
@@ -48,7 +48,7 @@ def patched(text: str, hunk: str) -> str:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A copy of the package and its tests, with all of the page's examples in it."""
+    """Copy the package and its tests, with all of the page's examples applied."""
     skipped = shutil.ignore_patterns("__pycache__")
     for folder in ("unstable", "tests", "bench"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=skipped)
@@ -70,7 +70,7 @@ def checkout(tmp_path: Path) -> Path:
 
 def run(checkout: Path, *command: str) -> str:
     environment = {**os.environ, "PYTHONPATH": str(checkout)}
-    environment.pop("UNSTABLE_DURATIONS", None)  # of this run, not of the tests within
+    environment.pop("UNSTABLE_DURATIONS", None)  # not for nested tests
     done = subprocess.run(
         [sys.executable, *command], cwd=checkout, env=environment, capture_output=True, text=True
     )
@@ -78,7 +78,7 @@ def run(checkout: Path, *command: str) -> str:
     return done.stdout
 
 
-def test_the_page_shows_each_thing_that_can_be_added() -> None:
+def test_page_has_an_example_of_each_extension() -> None:
     added = {name.partition("/")[2].rpartition("/")[0] for name, _ in FILES}
     assert added == {
         "learners/algorithms",
@@ -90,7 +90,7 @@ def test_the_page_shows_each_thing_that_can_be_added() -> None:
 
 
 @pytest.mark.slow
-def test_what_the_page_adds_fits_the_house_and_runs(checkout: Path, tiny_folder: Path) -> None:
+def test_documented_extensions_pass_checks_and_run(checkout: Path, tiny_folder: Path) -> None:
     run(checkout, "-m", "pytest", "-q", "tests/repository/test_rooms.py")
     run(checkout, "-m", "ruff", "check", "unstable")
     out = run(checkout, "-c", RUN.replace("MODEL", str(tiny_folder)))

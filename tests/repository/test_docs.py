@@ -1,4 +1,4 @@
-"""Pages that show a run, and what they show: commands and examples are run, values compared."""
+"""Documentation: its commands and examples run, and its values equal those of a run."""
 
 import ast
 import doctest
@@ -52,7 +52,7 @@ def command(folder: Path, *words: str) -> str:
 
 
 def check_examples(text: str) -> None:
-    """The examples of a page, one after the other, print what stands there."""
+    """Check that a page's examples, run in order, print the documented output."""
     runner = doctest.DocTestRunner()
     examples = "\n".join(blocks("python", text))
     runner.run(doctest.DocTestParser().get_doctest(examples, {}, "the page", None, 0))
@@ -76,7 +76,7 @@ def holds(value: Any, shown: Any) -> bool:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which the run of the page of concepts was made."""
+    """Make the concepts page's run in a folder."""
     folder = tmp_path_factory.mktemp("docs")
     (line,) = blocks("bash", page("concepts.md"))
     command(folder, *shlex.split(line)[1:], "--tracking.dashboard", "off")
@@ -90,7 +90,7 @@ def objects(path: Path) -> list[dict[str, Any]]:
     return [row for _, row in read_lines(path)]
 
 
-def test_the_page_of_concepts_shows_values_and_prompts_of_its_run(folder: Path) -> None:
+def test_concepts_page_shows_real_values_and_prompts(folder: Path) -> None:
     text = page("concepts.md")
     shown = re.findall(r"^```json (\S+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     assert len(shown) == 5
@@ -104,7 +104,7 @@ def test_the_page_of_concepts_shows_values_and_prompts_of_its_run(folder: Path) 
     assert game["turns"][0]["answer"]["observation"] == prompt.strip() and "min(ratio" in loss
 
 
-def test_the_loss_is_the_sum_of_the_terms_that_the_page_gives(folder: Path) -> None:
+def test_loss_is_the_sum_of_the_documented_terms(folder: Path) -> None:
     run = folder / "outputs/datum"
     samples, rows = (objects(run / "train/000001.jsonl"), objects(run / "metrics.jsonl"))
     lengths = [sample["completion_length"] for sample in samples]
@@ -117,7 +117,7 @@ def test_the_loss_is_the_sum_of_the_terms_that_the_page_gives(folder: Path) -> N
     assert sum(terms) == pytest.approx(rows[1]["learn/loss"], abs=1e-6)
 
 
-def test_what_the_page_of_concepts_points_at_is_there() -> None:
+def test_paths_on_the_concepts_page_exist() -> None:
     for path in re.findall(r"`(unstable/[\w/.]+)`", page("concepts.md")):
         assert (ROOT / path).exists(), path
 
@@ -125,13 +125,13 @@ def test_what_the_page_of_concepts_points_at_is_there() -> None:
 # The Python API
 
 
-def test_the_examples_of_the_api_print(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_api_examples_print_their_output(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     examples = [each for each in blocks("python", page("python_api.md")) if each.startswith(">>>")]
     check_examples("".join(f"```python\n{each}```\n" for each in examples))
 
 
-def test_the_python_api_lists_what_the_package_gives() -> None:
+def test_api_page_lists_all_public_names() -> None:
     of_package, of_games = page("python_api.md").split("## A game of your own")
     for text, module in ((of_package, unstable), (of_games, unstable.games)):
         rows = re.findall(r"^\| (`.*?) \|", text, re.MULTILINE)
@@ -140,7 +140,7 @@ def test_the_python_api_lists_what_the_package_gives() -> None:
 
 
 @pytest.mark.slow
-def test_the_script_of_the_api_trains(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_documented_api_script_trains(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (script,) = (each for each in blocks("python", page("python_api.md")) if each[0] == "#")
     with locally():
         exec(script, {})
@@ -152,16 +152,16 @@ def test_the_script_of_the_api_trains(here: Path, capsys: pytest.CaptureFixture[
 
 
 def spoken() -> str:
-    """All that the package and its scripts may say, joined strings as one; and tested messages."""
+    """Return the package, its scripts and the tested messages as text, adjacent strings joined."""
     paths = [*ROOT.glob("unstable/**/*.py"), *ROOT.glob("scripts/*.sh")]
     paths += ROOT.glob("tests/data/*.txt")
     text = "\n".join(path.read_text(encoding="utf-8") for path in paths)
-    text = re.sub(r'" \\\n\s*"', " ", text)  # as a shell joins words
+    text = re.sub(r'" \\\n\s*"', " ", text)  # joined by the shell
     return re.sub(r'"\s*\n\s*f?"', "", text)
 
 
 @pytest.mark.parametrize("name", ["troubleshooting.md", "first_gpu_run.md"])
-def test_the_lines_on_a_page_are_what_the_package_says(name: str) -> None:
+def test_quoted_messages_exist_in_the_package(name: str) -> None:
     said, quoted = spoken(), blocks("text", page(name))
     assert len(quoted) >= 3
     for line in quoted:
@@ -169,7 +169,7 @@ def test_the_lines_on_a_page_are_what_the_package_says(name: str) -> None:
             assert part in said, line
 
 
-def test_the_metrics_that_the_pages_name_exist_and_the_tables_are_the_registrys() -> None:
+def test_documented_metrics_are_declared_and_tables_up_to_date() -> None:
     for name in ("troubleshooting.md", "first_gpu_run.md", "concepts.md"):
         named = r"[`\"]((?:collect|learn|time|buffer)/[\w/]+)[`\"]"
         for found in re.findall(named, page(name)):
@@ -180,7 +180,7 @@ def test_the_metrics_that_the_pages_name_exist_and_the_tables_are_the_registrys(
     assert len(METRICS) == len({each.name for each in METRICS}) > 200
 
 
-def test_every_metric_that_the_code_names_is_declared() -> None:
+def test_every_metric_in_the_code_is_declared() -> None:
     """All literal metric names are declared; other tests check the names that code composes."""
     name = re.compile(rf"(?:{'|'.join(GROUPS)})/[\w/]*\w")
     undeclared = {
@@ -190,7 +190,7 @@ def test_every_metric_that_the_code_names_is_declared() -> None:
         if name.fullmatch(text) and not is_declared(text)
     }
     own = {("wandb.py", "eval/games"), ("rules.py", "collect/versus/forfeit")}
-    assert undeclared == own, "a table, and a sum of the guard's"
+    assert undeclared == own, "a W&B table, and a sum of the guard"
 
 
 def is_declared(text: str) -> bool:
@@ -212,25 +212,25 @@ def _texts(tree: ast.AST) -> Iterator[str]:
 
 
 def page_files(folder: Path, name: str) -> None:
-    """The files of a page, in a folder."""
+    """Write the files of a page to a folder."""
     for file, text in re.findall(r"^```yaml\n# (\S+)\n(.*?)^```$", page(name), re.M | re.S):
         (folder / file).write_text(text, encoding="utf-8")
 
 
-def test_the_sweeps_of_the_page_could_begin(tmp_path: Path) -> None:
+def test_documented_sweeps_can_be_planned(tmp_path: Path) -> None:
     page_files(tmp_path, "sweep.md")
     assert command(tmp_path, "sweep", "rates.yaml", "--plan").count("--config tiny_nim") == 4
     assert command(tmp_path, "sweep", "halving.yaml", "--plan").count("--config tiny_nim") == 16
 
 
 def commands(name: str) -> list[list[str]]:
-    """The words of the commands of a page's first block."""
+    """Return the words of each command in a page's first block."""
     lines = blocks("bash", page(name))[0].splitlines()
     return [shlex.split(line, comments=True)[1:] for line in lines]
 
 
 def kill_once(is_there: Callable[[], bool], folder: Path, words: list[str]) -> None:
-    """Start a command, kill it once that is so, and wait until all of its processes have ended."""
+    """Start a command, kill it once `is_there` is true, and wait for the end of its processes."""
     process = background(folder, words)
     wait_for(is_there, process)
     family = psutil.Process(process.pid).children(recursive=True)
@@ -241,7 +241,7 @@ def kill_once(is_there: Callable[[], bool], folder: Path, words: list[str]) -> N
 
 
 def small_sweep(settings: str, at_once: int | str) -> str:
-    """The page's sweep in small, with settings in place of its grid."""
+    """Return the page's sweep, made small, with settings in place of its grid."""
     common = "{eval.every: 2, eval.games: 8, eval.exploitability.every: 0, learner.batch_size: 64}"
     text = blocks("yaml", page("sweep.md"))[0].replace("[1, 2]", "[1]")
     text = re.sub("^common: .*", f"common: {common}\nat_once: {at_once}", text, flags=re.MULTILINE)
@@ -250,10 +250,10 @@ def small_sweep(settings: str, at_once: int | str) -> str:
 
 @pytest.mark.tables("studies", 0)
 @pytest.mark.slow
-def test_a_sweep_that_is_killed_goes_on_by_the_commands_of_the_page(
+def test_killed_sweep_resumes_with_documented_commands(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A run and a league, the run to the bit: weights, and all rows but for what clocks say."""
+    """A run and a league resume; the run has the same weights and rows, except for times."""
     monkeypatch.chdir(project)
     (two,) = (each for each in blocks("yaml", page("sweep.md")) if each.startswith("settings:"))
     two = two.replace("generations: 2, updates: 3", "generations: 1, updates: 2")
@@ -284,7 +284,7 @@ def test_a_sweep_that_is_killed_goes_on_by_the_commands_of_the_page(
     assert other["difference"]["low"] is None
 
 
-def test_the_leagues_of_the_page_could_begin(tmp_path: Path) -> None:
+def test_documented_leagues_can_be_planned(tmp_path: Path) -> None:
     page_files(tmp_path, "league.md")
     assert command(tmp_path, "league", "rivals.yaml", "--plan").count("--config tiny_nim") == 9
     said = command(tmp_path, "league", "three.yaml", "--plan")
@@ -294,12 +294,12 @@ def test_the_leagues_of_the_page_could_begin(tmp_path: Path) -> None:
 
 @pytest.mark.tables("studies", 2)
 @pytest.mark.slow
-def test_a_league_that_is_killed_goes_on_by_the_commands_of_the_page(
+def test_killed_league_resumes_with_documented_commands(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In the second generation: its run goes on to the same weights and games, to the bit.
+    """Killed in the second generation, whose run resumes to identical weights and games.
 
-    The page's exploiter stays out; the league of the sweep above has one.
+    The page's exploiter is left out; the league of the sweep above has one.
     """
     monkeypatch.chdir(project)
     page_files(project, "league.md")
@@ -339,7 +339,7 @@ def test_a_league_that_is_killed_goes_on_by_the_commands_of_the_page(
     told = json.loads(capsys.readouterr().out)["runs"]
     assert [each["state"] for each in told] == ["done"] * 4
     assert told[3]["against"]["main"]["score"]["mean"] >= 0
-    (tournament,) = (line for line in said.splitlines() if line.startswith("all against all: "))
+    (tournament,) = (line for line in said.splitlines() if line.startswith("tournament: "))
     with locally():
         assert run([*shlex.split(tournament.partition(": ")[2])[1:], "--games", "60"]) == 0
     found = capsys.readouterr().out
@@ -347,7 +347,7 @@ def test_a_league_that_is_killed_goes_on_by_the_commands_of_the_page(
 
 
 def played_in(folder: unstable.RunFolder) -> list[tuple[Any, ...]]:
-    """All games by number: seats, outcomes and answers."""
+    """Return all games by number: seats, outcomes and answers."""
     found = []
     for file in folder.game_files():
         for _, row in read_lines(file.path):
@@ -362,20 +362,20 @@ def played_in(folder: unstable.RunFolder) -> list[tuple[Any, ...]]:
 
 @pytest.fixture
 def sticks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the tutorial's files, and the game that it begins with."""
+    """Make a folder with the tutorial's files and the game that it starts with."""
     for name in ("adding_a_game.md", "tutorial.md"):
         files = r"^```(?:python|yaml)\n# (\S+)\n(.*?)^```$"
         for file, text in re.findall(files, page(name), re.MULTILINE | re.DOTALL):
             (tmp_path / file).write_text(text, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    for module in ("my_games", "sticks"):  # another test may have left one of that name
+    for module in ("my_games", "sticks"):  # possibly loaded by another test
         monkeypatch.delitem(sys.modules, module, raising=False)
     return tmp_path
 
 
-def test_the_tutorials_game_prompt_and_bot_fit_together(sticks: Path) -> None:
-    """The style and its parser play the game, and the bot wins from each winning position."""
+def test_tutorial_game_style_and_bot_play_together(sticks: Path) -> None:
+    """The style's prompts and parser play the game; the bot wins from each winning position."""
     config = load("sticks.yaml", {"model.name": "tiny"})
     check_games(config)
     style, perfect = load_style("sticks:SHORT"), load_target("sticks:Perfect")()
@@ -394,7 +394,7 @@ def test_the_tutorials_game_prompt_and_bot_fit_together(sticks: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_tutorial_leads_to_a_model(sticks: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_tutorial_commands_train_a_model(sticks: Path, capfd: pytest.CaptureFixture[str]) -> None:
     small = {
         "world": "--world.steps 30 --world.games 20 --world.score_games 0",
         "train": "--steps 1 --learner.batch_size 64 --eval.every 0 --tracking.dashboard off",
@@ -405,7 +405,7 @@ def test_the_tutorial_leads_to_a_model(sticks: Path, capfd: pytest.CaptureFixtur
     assert names == ["play", "world", "doctor", "train", "report", "runs", "play", "play"]
     for name, words in zip(names, given, strict=True):
         less = small.get(name, "").split()
-        for option, value in zip(less[::2], less[1::2], strict=True):  # in place of what is given
+        for option, value in zip(less[::2], less[1::2], strict=True):  # replace given options
             place = words.index(option) if option in words else len(words)
             words[place : place + 2] = [option, value]
         with typed("1\n" * 20), locally():

@@ -1,6 +1,6 @@
-"""The first hour with a card goes on where it stopped, ends in time, and loses one step to a crash.
+"""`bench.gpu_hour` resumes where it stopped, ends in time, and loses only one step to a crash.
 
-The doctor runs in `test_benches.py`, and a step of the learner here, small and without a card.
+The doctor runs in `test_benches.py`; one learner step runs here, small and without a GPU.
 """
 
 import json
@@ -26,7 +26,7 @@ CODE = {
 
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> list[Step]:
-    """Replace the steps with two of `CODE` and one that needs a card and vLLM, both absent here."""
+    """Replace the steps with two of `CODE` and one that needs a GPU and vLLM, absent here."""
     made = [Step("good", 30, ""), Step("crashes", 30, ""), Step("card", 9, "", ("card", "vllm"))]
 
     def command(job: Mapping[str, Any]) -> list[str]:
@@ -44,18 +44,18 @@ def outcomes(results: Results) -> dict[str, str]:
     return {name: result["outcome"] for name, result in results.items()}
 
 
-def test_a_crash_costs_one_step_which_is_named(steps: list[Step], tmp_path: Path) -> None:
+def test_crash_fails_only_its_step(steps: list[Step], tmp_path: Path) -> None:
     results = hour(300, tmp_path, dry=False)
     assert outcomes(results) == {"good": "done", "crashes": "failed", "card": "skipped"}
-    assert results["card"]["why"] == "no card, no vLLM on the Python path"
+    assert results["card"]["why"] == "no GPU, no vLLM on the Python path"
     assert results["crashes"]["why"] == "ValueError: out of | memory"
-    assert results["crashes"]["figures"] == {"speed": [1.0, "x", ""]}, "what it had found stands"
+    assert results["crashes"]["figures"] == {"speed": [1.0, "x", ""]}, "earlier figures are kept"
     table = (tmp_path / "table.md").read_text().splitlines()
     assert any(line.endswith("| speed | 41,000 tokens/s | ≥ 40,000 |") for line in table)
     assert any("**failed** | ValueError: out of / memory" in line for line in table)
 
 
-def test_the_next_call_goes_on_and_repeats_nothing(
+def test_next_call_continues_without_repeating_steps(
     steps: list[Step], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps.insert(0, Step("long", 200, ""))
@@ -71,25 +71,25 @@ def test_the_next_call_goes_on_and_repeats_nothing(
     assert json.loads((tmp_path / "results.json").read_text())["steps"] == second
 
 
-def test_a_step_that_hangs_is_ended_at_its_bound(steps: list[Step], tmp_path: Path) -> None:
+def test_hanging_step_times_out(steps: list[Step], tmp_path: Path) -> None:
     steps[:] = [Step("hangs", 1, "")]
-    results = hour(60, tmp_path, dry=False)
-    assert results["hangs"]["outcome"] == "failed" and "within 1 s" in results["hangs"]["why"]
+    hangs = hour(60, tmp_path, dry=False)["hangs"]
+    assert hangs["outcome"] == "failed" and "timed out after 1 s" in hangs["why"]
 
 
-def test_a_step_that_has_ended_two_calls_is_given_up(steps: list[Step], tmp_path: Path) -> None:
-    """A step that ended two calls fails without another try, and keeps its earlier figures."""
+def test_step_that_interrupted_two_calls_fails(steps: list[Step], tmp_path: Path) -> None:
+    """A step that interrupted two calls fails without a retry and keeps its earlier figures."""
     begun = {"good": {"outcome": "begun", "tries": 2}}
     (tmp_path / "results.json").write_text(json.dumps({"steps": begun}))
     figures = {"speed": [3.0, "tokens/s", ""]}
     (tmp_path / "good").mkdir()
     (tmp_path / "good/notes.json").write_text(json.dumps({"figures": figures}))
     results = hour(60, tmp_path, dry=False)
-    why = {"outcome": "failed", "tries": 2, "why": "it ended the call, twice"}
+    why = {"outcome": "failed", "tries": 2, "why": "it interrupted two calls"}
     assert results["good"] == why | {"figures": figures}
 
 
-def test_each_step_is_there_and_fits_into_a_call() -> None:
+def test_each_step_exists_and_fits_into_a_call() -> None:
     assert len({step.name for step in STEPS}) == len(STEPS)
     for step in STEPS:
         assert callable(step.function()), step.name
@@ -97,7 +97,7 @@ def test_each_step_is_there_and_fits_into_a_call() -> None:
 
 
 @pytest.mark.slow
-def test_a_dry_step_notes_what_it_found(tmp_path: Path) -> None:
+def test_dry_step_records_its_figures(tmp_path: Path) -> None:
     (step,) = [each for each in STEPS if each.name == "prefix"]
     notes = tmp_path / "notes.json"
     job = Job(notes, tmp_path, tmp_path, "embedded", dry=True, card=False, seconds=60)

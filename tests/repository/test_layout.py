@@ -1,4 +1,4 @@
-"""The tests' own house: a folder a room, helpers apart, no test module read by another."""
+"""Layout of the tests: one folder per room, separate helpers, no imports between test modules."""
 
 import ast
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 TESTS = Path(__file__).parent.parent
 PACKAGE = TESTS.parent / "unstable"
 OTHERS = {"chaos", "data", "helpers", "repository"}
-"""Folders that are no room's."""
+"""Folders that belong to no room."""
 
 
 def test_no_test_module_is_imported() -> None:
@@ -22,7 +22,7 @@ def test_no_test_module_is_imported() -> None:
                 assert not inside, f"{path}: {name}"
 
 
-def test_a_folder_is_a_rooms() -> None:
+def test_test_folders_match_rooms() -> None:
     folders = {path.name for path in TESTS.iterdir() if any(path.glob("*.py"))}
     assert folders <= {path.stem for path in PACKAGE.iterdir()} | OTHERS
     assert not list(TESTS.glob("test_*.py"))

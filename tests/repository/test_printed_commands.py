@@ -1,4 +1,4 @@
-"""Commands that are printed can be pasted, also where a folder's name has a space in it."""
+"""Printed commands can be pasted, even if a folder's name contains a space."""
 
 import ast
 import re
@@ -61,7 +61,7 @@ def summed_up(folder: RunFolder) -> list[str]:
 
 
 @pytest.mark.parametrize("sft", [False, True], ids=["train", "sft"])
-def test_a_printed_command_names_the_folder_in_one_word(sft: bool, tmp_path: Path) -> None:
+def test_printed_commands_quote_the_folder(sft: bool, tmp_path: Path) -> None:
     folder = made(tmp_path, sft=sft)
     said = [conditions(folder), summed_up(folder), [again(folder)], failed_report(folder)]
     assert all(said)
@@ -70,8 +70,8 @@ def test_a_printed_command_names_the_folder_in_one_word(sft: bool, tmp_path: Pat
     assert [each for each in commands if str(folder.root) not in shlex.split(each)] == []
 
 
-def test_no_command_is_put_together_by_hand() -> None:
-    """`records.text.command_line` quotes; a text with something filled in does not."""
+def test_commands_are_built_by_command_line() -> None:
+    """`records.text.command_line` quotes arguments; an f-string does not."""
     begun = re.compile(rf"\bunstable ({COMMANDS}) ([-\w]+ )*$|--(resume|fork|config) $")
     for path in sorted(PACKAGE.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

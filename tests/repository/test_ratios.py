@@ -1,8 +1,7 @@
-"""Ratios on the pages follow from the figures beside them.
+"""Ratios on documentation pages follow from figures on the same page.
 
-A page says what one is of in a comment, `<!-- ratios: 185 / 83 = 2.22; 3.10 / 2.73 = +14 % -->`:
-what is written is recomputed, as far as rounding allows. `24.5 measured` is a ratio whose figures
-the page does not give.
+A page declares them in a comment, `<!-- ratios: 185 / 83 = 2.22; 3.10 / 2.73 = +14 % -->`, and
+they are recomputed within rounding. `24.5 measured` is a ratio whose figures are not on the page.
 """
 
 import re
@@ -20,7 +19,7 @@ SCORE = re.compile(r"(\d+), (\d+), (\d+): (0\.\d+|1\.0+) \(")
 
 
 class Ratio(NamedTuple):
-    """Two figures and what is written of them, or that alone. Ratio("185", "83", "2.22")"""
+    """Two figures and their written ratio, or the ratio alone. Ratio("185", "83", "2.22")"""
 
     above: str
     below: str
@@ -58,7 +57,7 @@ def follows(ratio: Ratio) -> bool:
     return low <= greatest and least <= high
 
 
-def test_what_is_written_follows_from_the_figures_beside_it() -> None:
+def test_ratios_follow_from_figures_on_the_page() -> None:
     failed: list[tuple[str, Ratio, str]] = []
     for name, text in PAGES.items():
         shown = COMMENT.sub("", text)
@@ -71,18 +70,18 @@ def test_what_is_written_follows_from_the_figures_beside_it() -> None:
     assert failed == []
 
 
-def test_each_ratio_says_what_it_is_of() -> None:
+def test_each_ratio_has_a_source() -> None:
     unknown = {}
     for name in ("benchmarks.md", "memory.md", "results.md", "small_worlds.md"):
         text = PAGES[name]
         shown, known = COMMENT.sub("", text), {ratio.written for ratio in ratios(text)}
-        formulas = name == "memory.md"  # which has products, such as 12 x hidden
+        formulas = name == "memory.md"  # has products such as 12 x hidden
         written = set(GROWTH.findall(shown)) | (set() if formulas else set(TIMES.findall(shown)))
         unknown[name] = written - known
     assert not any(unknown.values()), unknown
 
 
-def test_scores_are_those_of_the_games_beside_them() -> None:
+def test_scores_follow_from_their_game_counts() -> None:
     failed = []
     for name, text in PAGES.items():
         for won, drawn, lost, score in SCORE.findall(text):
@@ -93,9 +92,9 @@ def test_scores_are_those_of_the_games_beside_them() -> None:
     assert failed == []
 
 
-def test_a_wrong_ratio_is_noticed() -> None:
+def test_wrong_ratio_is_detected() -> None:
     assert follows(Ratio("185", "83", "2.22")) and not follows(Ratio("185", "83", "2.32"))
     assert follows(Ratio("3.10", "2.73", "+14 %")) and not follows(Ratio("3.10", "2.73", "+16 %"))
     assert follows(Ratio("15", "590", "2.5 %")) and not follows(Ratio("15", "590", "6 %"))
-    assert follows(Ratio("0.14", "0.27", "0.50"))  # both are rounded
+    assert follows(Ratio("0.14", "0.27", "0.50"))  # both figures rounded
     assert not follows(Ratio("5,903", "9,566", "0.64"))

@@ -1,4 +1,4 @@
-"""README's config, and the commands and links of all pages, are real."""
+"""README's config is valid; commands and links of all pages work."""
 
 import ast
 import inspect
@@ -45,15 +45,15 @@ class Bot:
 
 
 PRINTING = {"model", "games"}
-"""Commands that only print, and take no config."""
+"""Commands that only print and have no config."""
 
 
 HANDED_TO = ("unstable.commands", "unstable.studies")
-"""Rooms with the functions that carry commands out."""
+"""Rooms with the functions that implement commands."""
 
 
 def entry_points() -> list[str]:
-    """`module.function` of each function that the command line hands over to."""
+    """List `module.function` of each function that the command line calls."""
     found = set()
     for path in (ROOT / "unstable/cli").glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -75,25 +75,25 @@ def users_folder(folder: Path, name: str) -> str:
     return page
 
 
-def test_the_config_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_documented_config_is_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_games.py").write_text(MY_GAMES)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "my_games", raising=False)  # another test's
+    monkeypatch.delitem(sys.modules, "my_games", raising=False)  # of another test
     (text,) = blocks("yaml")
     config = parse(yaml.safe_load(text))
     check_games(config)
     assert config.eval.opponents == ["random", "base"]
 
 
-def test_the_commands_are_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each reaches the function that carries it out, with values that a config accepts."""
+def test_documented_commands_parse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each command reaches its function with values that a config accepts."""
     begun: list[tuple[Any, ...]] = []
 
     def begin(place: str, *arguments: Any, **_: Any) -> Any:
         begun.append(arguments)
-        if place.endswith(".prepare"):  # what it returns is printed
+        if place.endswith(".prepare"):  # its result is printed
             return SimpleNamespace(config=arguments[0])
-        return place.endswith(".audit")  # which says whether all is the same; of others 0 is good
+        return place.endswith(".audit")  # True: no difference; others return 0 for success
 
     for place in entry_points():
         monkeypatch.setattr(place, partial(begin, place))
@@ -113,8 +113,8 @@ def test_the_commands_are_understood(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert failed == []
 
 
-def test_the_readme_shows_what_there_is() -> None:
-    """First run, resume and every command about a run; short enough to be read."""
+def test_readme_is_short_and_shows_the_main_commands() -> None:
+    """README shows a first run, resume and every command about a run in at most 900 words."""
     shown = {words[0] for words in commands(README)}
     assert shown >= {"train", "watch", "runs", "report", "eval", "exploit", "play", "export"}
     assert shown >= {"replay", "doctor", "config"} and "bash run.sh " in README
@@ -131,8 +131,8 @@ def leads_somewhere(link: str, page: Path) -> bool:
     return anchor in [re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in headings]
 
 
-def test_files_that_pages_name_are_there() -> None:
-    docs_reference.write(ROOT / "docs/reference")  # as the build of the site does
+def test_linked_files_and_headings_exist() -> None:
+    docs_reference.write(ROOT / "docs/reference")  # as in the site's build
     missing = []
     for name in PAGES:
         page = (ROOT / name).read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""README's commands, as they stand there, on runs of README's configs."""
+"""README's commands, unchanged, on runs of README's configs."""
 
 from pathlib import Path
 
@@ -17,14 +17,14 @@ MORE = {
     "resume": ["--steps", "5"],
     "tournament": ["--deals", "2"],
 }
-"""What makes a command small, by its name or the option that makes it another command."""
+"""Options that make a command small, by its name or mode."""
 WITH_A_PERSON = {"play", "serve", "watch"}
 LONG = {("tiny", "exploit")}
 """The 4,520 positions of TicTacToe take minutes."""
 
 
 @pytest.mark.parametrize("config", ["tiny", "tiny_nim"])
-def test_each_command_runs(config: str, tmp_path: Path) -> None:
+def test_readme_commands_run(config: str, tmp_path: Path) -> None:
     begin = ["train", "--config", config, "--run_dir", "outputs/run", "--steps", "4", *SMALL]
     with locally():
         begun = in_process(tmp_path, *begin)

@@ -1,7 +1,7 @@
-"""The house: which outside packages and which other rooms a file may import.
+"""Imports that a file may make, from outside packages and from other rooms.
 
-A room is a folder of the package, or a file next to the folders. The table is the only
-list: what it does not allow is refused, and a room that it lacks is an error.
+A room is a folder of the package, or a file next to the folders. All other imports, and rooms that
+are missing in the table, are errors.
 """
 
 import json
@@ -105,9 +105,9 @@ LIGHT: dict[str, list[str]] = {
     "unstable": [],
     "unstable.cli": [],
     "unstable.loop.train": [],
-    "unstable.commands.train": ["textarena"],  # games are tried before processes start
+    "unstable.commands.train": ["textarena"],  # games are checked before processes start
 }
-"""Modules, each with the heavy packages that importing it and those before it loads."""
+"""Heavy packages loaded after importing each module, in this order."""
 IMPORT_EACH = f"""
 import importlib, json, sys
 loaded = {{}}
@@ -118,10 +118,10 @@ for module in {list(LIGHT)}:
     loaded[module] = sorted({{name.partition(".")[0] for name in sys.modules}} & {HEAVY})
 print(json.dumps(loaded))
 """
-"""Imports each as the first of the package's, and prints which heavy packages are loaded then."""
+"""Imports each module without the package's others, and prints the loaded heavy packages."""
 
 
-def test_a_file_imports_only_what_its_room_may() -> None:
+def test_files_import_only_what_their_room_allows() -> None:
     offences = {}
     for path in FILES:
         allowed = ALLOWED[room_of(path)]
@@ -133,7 +133,7 @@ def test_a_file_imports_only_what_its_room_may() -> None:
     assert offences == {}
 
 
-def test_the_table_is_the_house_whose_core_imports_no_wing() -> None:
+def test_table_matches_imports_and_core_imports_no_wing() -> None:
     used = arrows()
     del used["bench"]
     assert used == {room: allowed.rooms for room, allowed in ALLOWED.items()}
@@ -141,27 +141,27 @@ def test_the_table_is_the_house_whose_core_imports_no_wing() -> None:
     assert {room: used & WINGS for room, used in core.items() if used & WINGS} == {}
 
 
-def test_imports_run_one_way() -> None:
+def test_imports_between_rooms_are_acyclic() -> None:
     TopologicalSorter({room: allowed.rooms for room, allowed in ALLOWED.items()}).prepare()
 
 
-def test_files_import_each_other_one_way() -> None:
+def test_imports_between_files_are_acyclic() -> None:
     TopologicalSorter(files_imported()).prepare()
 
 
-def test_a_folder_says_in_two_to_four_lines_why_it_exists() -> None:
+def test_folder_docstrings_have_two_to_four_lines() -> None:
     inits = [PACKAGE / room / "__init__.py" for room in ROOMS if (PACKAGE / room).is_dir()]
     whys = {path.parent.name: source(path).docstring or "" for path in inits}
     sizes = {name: len([line for line in why.splitlines() if line]) for name, why in whys.items()}
     assert {name: size for name, size in sizes.items() if not 2 <= size <= 4} == {}
 
 
-def test_an_algorithm_is_a_small_file() -> None:
+def test_algorithm_files_are_small() -> None:
     for path in (PACKAGE / "learners/algorithms").glob("[a-z]*.py"):
         assert len(path.read_text(encoding="utf-8").splitlines()) < 60, path.name
 
 
-def test_http_ray_and_vllm_stay_where_they_are() -> None:
+def test_http_ray_and_vllm_are_imported_only_in_known_files() -> None:
     for package, files in (
         ("openai", {"collectors/players/openai.py"}),
         ("httpx", {"drivers.py", "rewards/oracles/service.py"}),
@@ -176,14 +176,14 @@ def test_http_ray_and_vllm_stay_where_they_are() -> None:
         assert holders == files
 
 
-def test_importing_stays_light() -> None:
+def test_importing_loads_no_heavy_packages() -> None:
     command = [sys.executable, "-c", IMPORT_EACH]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == LIGHT
 
 
-def test_tracking_shows_text_with_control_characters_spelled_out() -> None:
-    """`Text` of tracking/text.py does that; Rich's own does not."""
+def test_tracking_uses_only_escaped_text() -> None:
+    """`Text` of tracking/text.py escapes control characters; Rich's own does not."""
     files = [path for path in FILES if room_of(path) == "tracking"]
     imported = [(path.name, name) for path in files for name in source(path).imports]
     assert {file for file, name in imported if "rich.text" in name} == {"text.py"}

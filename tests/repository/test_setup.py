@@ -1,4 +1,4 @@
-"""The set-up scripts say what went wrong and how to go on."""
+"""Setup scripts report each problem with its remedy."""
 
 import os
 import shutil
@@ -43,7 +43,7 @@ def start(clone: Path, script: str, python: str) -> Done:
 
 
 @pytest.mark.parametrize("script", ["run.sh", "test.sh", "scripts/vllm_cpu.sh"])
-def test_an_old_python_is_refused_in_one_line(clone: Path, script: str) -> None:
+def test_old_python_is_rejected_in_one_line(clone: Path, script: str) -> None:
     python = fake_python(clone, '[ "$1" = -V ] && echo Python 3.9.2; exit 1')
     done = start(clone, script, python)
     assert done.returncode == 2
@@ -52,17 +52,17 @@ def test_an_old_python_is_refused_in_one_line(clone: Path, script: str) -> None:
         assert words in done.stderr
 
 
-def test_a_step_that_fails_says_which_and_how_to_go_on(clone: Path) -> None:
+def test_failed_step_prints_its_name_and_remedy(clone: Path) -> None:
     python = fake_python(clone, '[ "$2" = venv ] && exit 1; exit 0')
     done = start(clone, "run.sh", python)
     assert done.returncode == 1
-    assert "setup failed at: make .venv" in done.stderr
-    assert "to go on: " in done.stderr
+    assert "setup failed at: create .venv" in done.stderr
+    assert "remedy: " in done.stderr
     assert "python3-venv" in done.stderr
 
 
 def installed(clone: Path, installer: str) -> Path:
-    """A virtual environment whose python installs by a line of shell; the file of its calls."""
+    """Make a virtual environment with a fake python; returns the file with its calls."""
     binary, calls = clone / ".venv/bin", clone / "installs"
     binary.mkdir(parents=True)
     fake_python(binary, f'{installer}echo "$@" >> "{calls}"')
@@ -71,7 +71,7 @@ def installed(clone: Path, installer: str) -> Path:
     return calls
 
 
-def test_a_second_start_installs_nothing(clone: Path) -> None:
+def test_second_start_installs_nothing(clone: Path) -> None:
     """A second start installs nothing, until a change of the requirements voids the stamp."""
     installs = installed(clone, "")
     first = start(clone, "run.sh", "python3")
@@ -85,7 +85,7 @@ def test_a_second_start_installs_nothing(clone: Path) -> None:
     assert len(installs.read_text().splitlines()) > count
 
 
-def test_two_first_starts_install_once(clone: Path) -> None:
+def test_concurrent_first_starts_install_once(clone: Path) -> None:
     installs = installed(clone, "sleep 0.2; ")
     command = ["bash", str(clone / "run.sh")]
     both = [
@@ -94,17 +94,17 @@ def test_two_first_starts_install_once(clone: Path) -> None:
     ]
     ended = [process.communicate(timeout=300) for process in both]
     assert [out for out, _ in ended] == ["started train\n"] * 2
-    assert sum("another start installs" in err for _, err in ended) == 1
+    assert sum("another process installs" in err for _, err in ended) == 1
     lines = installs.read_text().splitlines()
     assert len(lines) == len(set(lines)) > 0
 
 
-def test_a_folder_that_may_not_be_written_to_is_one_line(clone: Path) -> None:
-    (clone / ".install.lock").mkdir()  # what root, too, may not write to
+def test_unwritable_folder_is_rejected_in_one_line(clone: Path) -> None:
+    (clone / ".install.lock").mkdir()  # not writable even for root
     done = start(clone, "run.sh", fake_python(clone, "exit 0"))
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
-    assert "may not be written to" in done.stderr and "copy it to a folder" in done.stderr
+    assert "is not writable" in done.stderr and "copy it to a folder" in done.stderr
 
 
 TOOLS = ("bash", "cat", "dirname", "basename", "sed", "awk", "cksum", "sleep", "flock")
@@ -118,7 +118,7 @@ CARD = "GPU 0: NVIDIA L4 (UUID: GPU-1)"
 
 
 def tools(folder: Path, smi: str | None = None, df_mb: int = 100_000, gcc: bool = True) -> str:
-    """A PATH with the tools that scripts use, and fakes of what tells of the machine."""
+    """Make a PATH with the scripts' tools, and fakes that describe the machine."""
     folder.mkdir()
     for name in TOOLS:
         os.symlink(str(shutil.which(name)), folder / name)
@@ -144,15 +144,15 @@ def checked(path: str, python: str = sys.executable, **variables: str) -> Done:
     )
 
 
-def test_a_card_that_is_ready_is_used(tmp_path: Path) -> None:
+def test_usable_gpu_is_used(tmp_path: Path) -> None:
     smi = SMI.format(listed=CARD, mode="Default", cuda="13.0")
     done = checked(tools(tmp_path / "bin", smi))
     assert (done.returncode, done.stdout, done.stderr) == (0, "gpu\n", "")
 
 
 @pytest.mark.parametrize("many", [1, 20_000])
-def test_a_list_of_cards_is_read_to_its_end(many: int, tmp_path: Path) -> None:
-    """All cards are read: closing the pipe early would fail its writer, and hide every card."""
+def test_long_gpu_list_is_read_completely(many: int, tmp_path: Path) -> None:
+    """Closing the pipe early would fail its writer, and hide every GPU."""
     smi = f'for i in $(echo {{1..{many}}}); do echo "{CARD}"; done'
     assert checked(tools(tmp_path / "bin", smi), "/bin/true").stdout == "gpu\n"
 
@@ -160,16 +160,16 @@ def test_a_list_of_cards_is_read_to_its_end(many: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "machine, words",
     [
-        ({"cuda": "12.2"}, ["error: driver 580.82.07 runs CUDA 12 at most", "torch needs 13"]),
+        ({"cuda": "12.2"}, ["error: driver 580.82.07 supports CUDA 12 at most", "torch needs 13"]),
         ({"gcc": False}, ["error: no C compiler", "apt install gcc"]),
         ({"python": "/bin/false"}, ["error: no Python.h", "apt install python"]),
         ({"mode": "Prohibited"}, ["error: a GPU's compute mode is Prohibited"]),
-        ({"df_mb": 9_000}, ["error: ", "has 9 GB of disk free", "take 14 GB; make room"]),
+        ({"df_mb": 9_000}, ["error: ", "has 9 GB of disk free", "need 14 GB; free some space"]),
         ({"listed": "Unable to determine the device handle", "node": True}, ["error: ", "nvidia0"]),
         ({"listed": None, "node": True}, ["error: ", "nvidia-smi is not found"]),
     ],
 )
-def test_a_lack_is_a_line(machine: dict[str, object], words: list[str], tmp_path: Path) -> None:
+def test_problem_is_one_line(machine: dict[str, object], words: list[str], tmp_path: Path) -> None:
     known = {"listed": CARD, "mode": "Default", "cuda": "13.0"} | machine
     smi = None if known["listed"] is None else SMI.format(**known)
     path = tools(
@@ -190,10 +190,10 @@ def test_a_lack_is_a_line(machine: dict[str, object], words: list[str], tmp_path
     [
         (None, {}, ""),
         (SMI.format(listed=CARD, mode="Default", cuda="12.2"), {"CUDA_VISIBLE_DEVICES": ""}, ""),
-        ("echo No devices were found; exit 6", {}, "no GPU is used: nvidia-smi says No devices"),
+        ("echo No devices were found; exit 6", {}, "no GPU is used; nvidia-smi says: No devices"),
     ],
 )
-def test_without_a_card_the_processors_packages_are_installed(
+def test_cpu_packages_are_installed_without_a_gpu(
     smi: str | None, variables: dict[str, str], said: str, tmp_path: Path
 ) -> None:
     done = checked(tools(tmp_path / "bin", smi), **variables)
@@ -201,7 +201,7 @@ def test_without_a_card_the_processors_packages_are_installed(
     assert said in done.stderr and bool(said) == bool(done.stderr)
 
 
-def test_what_makes_a_card_slow_or_lonely_is_a_note(tmp_path: Path) -> None:
+def test_exclusive_gpu_and_small_shared_memory_are_notes(tmp_path: Path) -> None:
     smi = SMI.format(listed=CARD, mode="Exclusive_Process", cuda="13.0")
     path = tools(tmp_path / "bin", smi)
     (tmp_path / "bin/df").write_text(
@@ -222,7 +222,7 @@ PINS = {
 }
 
 
-def test_every_direct_dependency_has_an_upper_bound_that_its_pin_keeps() -> None:
+def test_direct_dependencies_have_upper_bounds_above_their_pins() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     optional = project["optional-dependencies"].values()
     for text in [*project["dependencies"], *(each for extra in optional for each in extra)]:
@@ -243,8 +243,8 @@ def test_no_package_is_pinned_twice() -> None:
     assert {"torch", "vllm", "triton", "nvidia-cublas", "flashinfer-python"} <= set(lines)
 
 
-def test_old_pins_are_named(tmp_path: Path) -> None:
-    """With pip's answer faked: one is old, one beyond its bounds, one not pinned."""
+def test_outdated_pins_are_listed(tmp_path: Path) -> None:
+    """Pip's answer is faked: one pin is old, two beyond their bounds, one package not pinned."""
     answer = {"rich": PINS["rich"], "torch": "99.1", "textarena": "0.8.0", "brand-new": "1.0"}
     newer = f"{Version(PINS['peft']).major}.99.0"
     report = {

@@ -1,4 +1,4 @@
-"""The wheel is enough: outside a clone it has all that the package reads."""
+"""The wheel works outside a clone: it contains all files that the package reads."""
 
 import os
 import shutil
@@ -27,7 +27,7 @@ load_model(load("tiny").model)
 
 
 @pytest.mark.slow
-def test_a_wheel_has_the_configs_the_shipped_model_and_the_games(tmp_path: Path) -> None:
+def test_wheel_contains_configs_shipped_model_and_games(tmp_path: Path) -> None:
     source, installed = tmp_path / "source", tmp_path / "installed"
     shutil.copytree(ROOT / "unstable", source / "unstable")
     for name in ("pyproject.toml", "README.md", "LICENSE"):

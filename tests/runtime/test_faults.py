@@ -188,8 +188,8 @@ def test_game_that_hangs_at_start_is_a_config_error(project: Path) -> None:
     done = in_process(project, "train", "--config", "small.yaml", *game)
     assert done.returncode == 2
     assert error_line(done.stderr) == (
-        "error: games.0.env = 'mine:Stuck': trying it is not over in games.0.timeout = 2 s; mend "
-        "it, or raise games.0.timeout"
+        "error: games.0.env = 'mine:Stuck': its check timed out after games.0.timeout = 2 s; fix "
+        "the environment or increase games.0.timeout"
     )
 
 

@@ -1,4 +1,4 @@
-"""A league: what its runs are given, that it goes on after a kill, and what it comes to."""
+"""Leagues: fields of their runs, resume after a kill, and results."""
 
 import shutil
 from pathlib import Path
@@ -50,10 +50,10 @@ def go(league: League, slots: int = 1) -> None:
     Runner(league, [None] * slots).run()
 
 
-# What runs are given
+# Fields of runs
 
 
-def test_a_run_begins_at_the_last_end_and_meets_its_role(tmp_path: Path) -> None:
+def test_run_starts_from_the_last_version_with_its_roles_opponents(tmp_path: Path) -> None:
     league = made(tmp_path / "out")
     first, second = league.fields(MemberTurn("main", 1)), league.fields(MemberTurn("main", 2))
     assert first["opponents.draw"] == {"self": 0.35, "past": 0.0, "fixed": 0.0}
@@ -71,7 +71,7 @@ def test_a_run_begins_at_the_last_end_and_meets_its_role(tmp_path: Path) -> None
     assert len(seeds | {other.fields(turn)["seed"] for turn in other.turns}) == 18
 
 
-def test_the_command_of_a_run_makes_its_config(tmp_path: Path) -> None:
+def test_run_command_reproduces_its_config(tmp_path: Path) -> None:
     league = made(tmp_path / "out")
     for turn in league.turns:
         options = parse_options(league.words(turn)[1:], SHORT_FORMS)
@@ -99,7 +99,7 @@ def played(
     write_lines(path, [game_record(each, [], version, 0) for each in results])
 
 
-def test_schedules_go_over_all_that_a_member_makes_from_its_last_beginning(tmp_path: Path) -> None:
+def test_schedules_span_generations_since_the_last_restart(tmp_path: Path) -> None:
     league = made(tmp_path / "out", LEAGUE.replace("restart: won", "restart: each"))
 
     def parts(member: str) -> list[tuple[int, int]]:
@@ -119,7 +119,7 @@ def often(league: League, turn: MemberTurn) -> dict[str, float]:
     return {each["name"]: each["weight"] for each in league.fields(turn)["opponents.fixed"]}
 
 
-def test_weights_follow_from_the_games_on_file(tmp_path: Path) -> None:
+def test_opponent_weights_follow_from_recorded_games(tmp_path: Path) -> None:
     league = made(tmp_path / "out")
     assert set(often(league, MemberTurn("main", 2)).values()) == {1.0}
     played(league, MemberTurn("main", 2), "train", 1, {"main-1": "wwww", "exploiter-1": "llll"})
@@ -129,30 +129,29 @@ def test_weights_follow_from_the_games_on_file(tmp_path: Path) -> None:
     known = {**hard, **dict.fromkeys(("main-2", "exploiter-2", "scout-2"), 0.5**2)}
     mean = sum(known.values()) / 6
     assert found == {name: float(f"{each / mean:.4g}") for name, each in known.items()}
-    assert set(often(league, MemberTurn("scout", 3)).values()) == {
-        1.0
-    }  # those are the main's games
+    scouts = often(league, MemberTurn("scout", 3))  # games of main do not count
+    assert set(scouts.values()) == {1.0}
 
 
 @pytest.mark.parametrize(("result", "is_anew"), [("wwwl", True), ("wwll", False)])
-def test_a_winning_exploiter_begins_anew(result: str, is_anew: bool, tmp_path: Path) -> None:
+def test_winning_exploiter_restarts(result: str, is_anew: bool, tmp_path: Path) -> None:
     league = made(tmp_path / "out")
     played(league, MemberTurn("exploiter", 1), "train", 1, {"main-1": "wdwd"})
     played(league, MemberTurn("exploiter", 1), "eval", 2, {"main-1": result, "random": "wwww"})
     assert ("model.init" not in league.fields(MemberTurn("exploiter", 2))) is is_anew
 
 
-def test_games_before_a_restart_are_those_of_another_player(tmp_path: Path) -> None:
+def test_games_before_a_restart_are_ignored(tmp_path: Path) -> None:
     league = made(tmp_path / "out", LEAGUE.replace("restart: never", "restart: won"))
     played(league, MemberTurn("scout", 1), "train", 1, {"main-1": "wwww", "exploiter-1": "llll"})
     played(league, MemberTurn("scout", 1), "eval", 2, {"main-1": "wwww", "exploiter-1": "wwww"})
     assert "model.init" not in league.fields(MemberTurn("scout", 2))
-    assert set(often(league, MemberTurn("scout", 2)).values()) != {1.0}  # as it ended
+    assert set(often(league, MemberTurn("scout", 2)).values()) != {1.0}  # by its last games
     played(league, MemberTurn("scout", 2), "train", 1, {})
     assert set(often(league, MemberTurn("scout", 3)).values()) == {1.0}
 
 
-def test_a_plan_counts_all_frozen_versions_before_they_are_there(tmp_path: Path) -> None:
+def test_plan_counts_all_future_frozen_versions(tmp_path: Path) -> None:
     league, machine = made(tmp_path / "out"), this_machine()
     for name, config in largest(league).items():
         last = load("tiny_nim", league.fields(MemberTurn(name, 3)))
@@ -160,10 +159,10 @@ def test_a_plan_counts_all_frozen_versions_before_they_are_there(tmp_path: Path)
         assert held[0] == held[1] == 35 + {"main": 6, "exploiter": 1, "scout": 8}[name]
 
 
-# What it came to
+# Results
 
 
-def test_a_standing_says_how_a_member_fared(tmp_path: Path) -> None:
+def test_summary_reports_a_members_results(tmp_path: Path) -> None:
     league, turn = made(tmp_path / "out"), MemberTurn("main", 3)
     played(league, MemberTurn("main", 1), "train", 1, {})
     played(league, MemberTurn("main", 2), "train", 1, {})
@@ -181,25 +180,25 @@ def test_a_standing_says_how_a_member_fared(tmp_path: Path) -> None:
     assert found.exploitability == {"Nim-v0": 0.25} and not found.is_anew
 
 
-# The runner, on runs that take no time
+# The runner, on fake runs
 
 
-def test_turns_are_taken_in_order(fake: type[FakeRun], tmp_path: Path) -> None:
+def test_members_train_in_order(fake: type[FakeRun], tmp_path: Path) -> None:
     league = made(tmp_path / "out")
-    go(league, slots=3)  # each waits for the one before it all the same
+    go(league, slots=3)  # alternate: one at a time despite three slots
     assert fake.begun == [turn.name for turn in league.turns]
     go(league)
     assert len(fake.begun) == 9
 
 
-def test_members_wait_for_the_generation_before(fake: type[FakeRun], tmp_path: Path) -> None:
+def test_members_wait_for_the_previous_generation(fake: type[FakeRun], tmp_path: Path) -> None:
     league = made(tmp_path / "out", f"{LEAGUE}turns: together\n")
     go(league, slots=3)
     assert fake.begun[0] == "main-1" and len(fake.begun) == 7
     assert set(fake.begun[1:4]) == {"main-2", "exploiter-2", "scout-2"}
 
 
-def test_what_depends_on_a_failure_waits(fake: type[FakeRun], tmp_path: Path) -> None:
+def test_runs_that_depend_on_a_failed_run_wait(fake: type[FakeRun], tmp_path: Path) -> None:
     league = made(tmp_path / "out")
     fake.fails = {"exploiter-2": 1}
     go(league)
@@ -216,7 +215,7 @@ def test_what_depends_on_a_failure_waits(fake: type[FakeRun], tmp_path: Path) ->
 
 @settings(max_examples=10)
 @given(kills=st.lists(st.integers(1, 25), max_size=3), order=st.sampled_from(["alternate", "tog"]))
-def test_a_league_that_was_killed_gives_its_runs_the_same_commands(
+def test_killed_league_starts_its_runs_with_the_same_commands(
     tmp_path_factory: pytest.TempPathFactory, kills: list[int], order: str
 ) -> None:
     text = LEAGUE + ("turns: together\n" if order == "tog" else "")
@@ -243,7 +242,7 @@ def test_a_league_that_was_killed_gives_its_runs_the_same_commands(
 # The command line
 
 
-def test_a_plan_prints_the_commands_and_starts_nothing(
+def test_plan_prints_commands_and_starts_nothing(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(several, "Child", None)
@@ -262,20 +261,20 @@ MISTAKES = [
     (
         "fields: {",
         "fields: {model.name: tiny_cards, ",
-        "exploiter: model.name = 'tiny', and main ha",
+        "exploiter: model.name = 'tiny': main has '",
     ),
-    ("generations: 3", "generations: 1000", "FILE = 'my.yaml': generations = 1000: 3,000 runs; a "),
+    ("generations: 3", "generations: 1000", "FILE = 'my.yaml': generations = 1000: 3,000 runs e"),
     (
         "common: {",
         "common: {loop: {steps: 2}, ",
-        "FILE = 'my.yaml': common.loop.steps: that is the",
+        "FILE = 'my.yaml': common.loop.steps: set by the ",
     ),
-    ("seed: 5", "turns: together\nat_once: 999", "main: at_once = 999: there are "),
+    ("seed: 5", "turns: together\nat_once: 999", "main: at_once = 999: only "),
 ]
 
 
 @pytest.mark.parametrize(("old", "new", "said"), MISTAKES)
-def test_a_mistake_is_one_line_before_anything_starts(
+def test_invalid_league_is_reported_before_any_run_starts(
     old: str, new: str, said: str, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(several, "Child", None)
@@ -290,20 +289,20 @@ def test_a_mistake_is_one_line_before_anything_starts(
         (["none.yaml"], "FILE = 'none.yaml': cannot be read (No such file or directory)"),
         ([], "give a league's file, or --resume FOLDER"),
         (["my.yaml", "--retry"], "give a league's file, or --resume FOLDER"),
-        (["my.yaml", "--table"], "FOLDER = 'my.yaml' holds no league.yaml; give a folder that u"),
+        (["my.yaml", "--table"], "FOLDER = 'my.yaml': league.yaml not found; give a folder of u"),
         (["--resume", "folder", "--seed", "3"], "--seed: --resume goes on with a league as it"),
-        (["--resume", "folder"], "FOLDER = 'folder' holds no league.yaml"),
-        (["my.yaml", "--out", "folder"], "folder exists; to go on: unstable league --resume fol"),
+        (["--resume", "folder"], "FOLDER = 'folder': league.yaml not found"),
+        (["my.yaml", "--out", "folder"], "folder exists; to resume: unstable league --resume fol"),
     ],
 )
-def test_words_that_do_not_fit_are_refused(words: list[str], said: str, here: Path) -> None:
+def test_invalid_arguments_are_rejected(words: list[str], said: str, here: Path) -> None:
     Path("my.yaml").write_text(LEAGUE)
     Path("folder").mkdir()
     assert line_of(run, ["league", *words]).startswith(said)
 
 
-def test_a_league_whose_config_has_changed_is_refused(tmp_path: Path) -> None:
+def test_resume_rejects_a_changed_config(tmp_path: Path) -> None:
     league = made(tmp_path / "out")
     write_lines(league.folder.configs, [{"member": "main", "digest": "0"}])
     said = line_of(run, ["league", "--resume", str(league.folder.root)])
-    assert said.startswith("main: its config is no longer what it was when the leag")
+    assert said.startswith("main: config changed since the league started; restore ")

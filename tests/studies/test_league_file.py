@@ -1,4 +1,4 @@
-"""League files are read as written, and each mistake in one is reported in one line."""
+"""League files: round trip, and invalid files reported in one line."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +21,7 @@ def read(text: str) -> LeagueConfig:
     meet=st.builds(MeetConfig, rule=st.sampled_from(["uniform", "pfsp"]), newest=st.just(3)),
     turns=st.sampled_from(["alternate", "together"]),
 )
-def test_a_written_league_is_read_back(names: set[str], meet: MeetConfig, turns: str) -> None:
+def test_written_league_is_read_back(names: set[str], meet: MeetConfig, turns: str) -> None:
     members = {name: MemberConfig(fields={"learner.epochs": 2}) for name in sorted(names)}
     league = LeagueConfig.model_validate(
         {"members": members, "generations": 2, "updates": 3, "meet": meet, "turns": turns}
@@ -29,7 +29,7 @@ def test_a_written_league_is_read_back(names: set[str], meet: MeetConfig, turns:
     assert read(dump_section(league)) == league
 
 
-def test_roles_have_their_draws_and_members_their_fields() -> None:
+def test_roles_set_draws_and_members_set_fields() -> None:
     text = LEAGUE.replace("main: {}", "main: {}, e: {role: exploiter}, l: {role: league_exploiter}")
     members = read(text).members
     assert [each.restarts for each in members.values()] == ["never", "each", "won"]
@@ -47,24 +47,24 @@ def test_roles_have_their_draws_and_members_their_fields() -> None:
 MAIN = "main: {}"
 MISTAKES = [
     (MAIN, "mian: {role: mian}", "members.mian.role = 'mian': input should be 'main', 'exploiter'"),
-    (MAIN, "main: {fields: {seed: 1}}", "members.main.fields.seed: seeds follow from the league's"),
+    (MAIN, "main: {fields: {seed: 1}}", "members.main.fields.seed: derived from the league's seed"),
     (MAIN, "main: {fields: {opponents.draw.self: 1}}", "members.main.fields.opponents.draw.self: "),
-    (MAIN, "main: {restart: each}", "members.main.restart = 'each': a main never does; leave it"),
-    (MAIN, "main: {against: [b]}, b: {}", "members.main.against = ['b'] is for exploiters, and"),
-    (MAIN, "main: {draw: {self: 0, past: 0, fixed: 0}}", "members.main.draw = all zero; give"),
-    (MAIN, "main: {draw: {self: 0, past: 0}}", "members: in generation 1 nobody has anyone to m"),
-    (MAIN, "e: {role: exploiter}", "members.e.role = 'exploiter', but no member is a main; name"),
-    (MAIN, "main: {}, e: {role: exploiter, against: [mian]}", "members.e.against = 'mian' is no"),
-    (MAIN, "1st: {}", "members: '1st' is no name; begin with a letter"),
+    (MAIN, "main: {restart: each}", "members.main.restart = 'each': a main never restarts; remo"),
+    (MAIN, "main: {against: [b]}, b: {}", "members.main.against = ['b'] applies to exploiters,"),
+    (MAIN, "main: {draw: {self: 0, past: 0, fixed: 0}}", "members.main.draw = all zero; set "),
+    (MAIN, "main: {draw: {self: 0, past: 0}}", "members: no member has an opponent in generatio"),
+    (MAIN, "e: {role: exploiter}", "members.e.role = 'exploiter': no member has role main; list"),
+    (MAIN, "main: {}, e: {role: exploiter, against: [mian]}", "members.e.against = 'mian': not "),
+    (MAIN, "1st: {}", "members: invalid name '1st'; start with a lette"),
     ("updates: 3", "updates: 0", "updates = 0: input should be greater than 0"),
     ("generations: 2\n", "", "generations is missing; give it a value"),
     ("generations: 2", "generation: 2", "unknown key 'generation'; did you mean 'generations'?"),
-    ("updates: 3", "updates: 3\nat_once: 2", "at_once = 2, but turns = 'alternate', where each"),
+    ("updates: 3", "updates: 3\nat_once: 2", "at_once = 2: conflicts with turns = 'alternate',"),
     ("updates: 3", "updates: 3\nmeet: {rule: psfp}", "meet.rule = 'psfp': input should be 'unif"),
-    ("updates: 3", "updates: 3\ncommon: {loop.steps: 9}", "common.loop.steps: that is the league"),
+    ("updates: 3", "updates: 3\ncommon: {loop.steps: 9}", "common.loop.steps: set by the league'"),
 ]
 
 
 @every_row("old, new, said", *MISTAKES)
-def test_a_mistake_is_one_line(old: str, new: str, said: str) -> None:
+def test_invalid_file_is_reported_in_one_line(old: str, new: str, said: str) -> None:
     assert line_of(read, LEAGUE.replace(old, new)).startswith(f"a.yaml: {said}")

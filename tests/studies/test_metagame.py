@@ -19,7 +19,7 @@ from unstable.types.tallies import Tally, added, least_score
 ROCK_PAPER_SCISSORS = np.array([[0.0, -1.0, 1.0], [1.0, 0.0, -1.0], [-1.0, 1.0, 0.0]])
 
 
-def test_a_mixture_that_chance_may_have_made_has_wide_intervals() -> None:
+def test_noisy_payoffs_give_wide_nash_intervals() -> None:
     sure = nash_shares(ROCK_PAPER_SCISSORS, np.full((3, 3), 0.01), seed=1)
     unsure = nash_shares(ROCK_PAPER_SCISSORS * 0.1, np.full((3, 3), 0.1), seed=1)
     for low, high in sure:
@@ -29,13 +29,13 @@ def test_a_mixture_that_chance_may_have_made_has_wide_intervals() -> None:
 
 
 def random_game(chance: np.random.Generator, count: int) -> np.ndarray:
-    """Antisymmetric; small whole numbers, so that many have more than one equilibrium."""
+    """Return an antisymmetric game of small integers, often with several equilibria."""
     upper = np.triu(np.round(chance.normal(size=(count, count))), 1)
     return np.asarray(upper - upper.T)
 
 
-def test_nash_averages_of_copies_and_of_transitive_games() -> None:
-    """Balduzzi's first property: two rocks share what one had."""
+def test_nash_average_of_copies_and_transitive_games() -> None:
+    """Balduzzi's first property: two rocks share the probability of one."""
     places = [0, 0, 1, 2]
     found = nash_average(ROCK_PAPER_SCISSORS[np.ix_(places, places)])
     assert found.mixture == pytest.approx([1 / 6, 1 / 6, 1 / 3, 1 / 3], abs=1e-8)
@@ -48,7 +48,7 @@ def test_nash_averages_of_copies_and_of_transitive_games() -> None:
     assert nash_average(np.zeros((1, 1))).mixture == [1.0]
 
 
-def test_nobody_wins_against_a_nash_average() -> None:
+def test_no_player_beats_the_nash_average() -> None:
     chance = np.random.default_rng(1)
     for count in (2, 3, 5, 8, 20):
         for _ in range(10):
@@ -58,7 +58,7 @@ def test_nobody_wins_against_a_nash_average() -> None:
             assert sum(found.mixture) == pytest.approx(1.0)
 
 
-def test_it_is_the_equilibrium_of_maximal_entropy() -> None:
+def test_nash_average_has_maximal_entropy() -> None:
     optimize = pytest.importorskip("scipy.optimize", reason="scipy is not installed")
     chance = np.random.default_rng(2)
 
@@ -88,9 +88,9 @@ def test_it_is_the_equilibrium_of_maximal_entropy() -> None:
         assert nash_average(game).mixture == pytest.approx(best, abs=1e-4)
 
 
-def test_alpha_rank_is_that_of_open_spiel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_alpha_rank_matches_open_spiel(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pyspiel", reason="OpenSpiel is not installed")
-    drawing = "open_spiel.python.egt.alpharank_visualizer"  # which needs matplotlib
+    drawing = "open_spiel.python.egt.alpharank_visualizer"  # needs matplotlib
     monkeypatch.setitem(sys.modules, drawing, ModuleType(drawing))
     from open_spiel.python.egt import alpharank
 
@@ -107,7 +107,7 @@ def both_ways(tallies: dict[tuple[str, str], Tally]) -> dict[tuple[str, str], Ta
     return tallies | {(b, a): tally.turned for (a, b), tally in tallies.items()}
 
 
-def test_cycles_are_those_that_the_games_support() -> None:
+def test_cycles_require_significant_scores() -> None:
     clear, thin = Tally(wins=40, losses=8), Tally(wins=5, losses=3)
     beats = {("rock", "scissors"): clear, ("scissors", "paper"): clear, ("paper", "rock"): clear}
     assert cycles(both_ways(beats)) == [["paper", "rock", "scissors"]]
@@ -118,8 +118,8 @@ def test_cycles_are_those_that_the_games_support() -> None:
     assert cycles(both_ways(longer)) == [["a", "b", "c", "d"]]
 
 
-def test_equals_are_rarely_said_to_be_in_a_cycle() -> None:
-    """All pairs' intervals hold together: twelve equals, 66 pairs, 32 games each."""
+def test_equal_players_rarely_form_a_cycle() -> None:
+    """All pairs' intervals hold jointly: twelve equal players, 66 pairs, 32 games each."""
     chance, named = np.random.default_rng(4), 0
     names = [f"p{number:02d}" for number in range(12)]
     for _ in range(20):
@@ -132,7 +132,7 @@ def test_equals_are_rarely_said_to_be_in_a_cycle() -> None:
     assert named == 0
 
 
-def test_the_interval_of_the_least_score_holds_the_least_true_one() -> None:
+def test_interval_of_lowest_score_covers_the_true_one() -> None:
     chance, hits, below = np.random.default_rng(5), [], []
     true = [0.5, 0.45, 0.6, 0.55, 0.5, 0.7]
     for _ in range(300):
@@ -145,10 +145,10 @@ def test_the_interval_of_the_least_score_holds_the_least_true_one() -> None:
         hits.append(found.score.low <= min(true) <= found.score.high)
         below.append(found.score.mean - min(true))
     assert np.mean(hits) >= 0.95
-    assert np.mean(below) < 0, "the least of several is seen too low"
+    assert np.mean(below) < 0, "the lowest of several means is biased low"
 
 
-def test_pairs_with_few_games_say_nothing_about_the_worst_case() -> None:
+def test_worst_case_skips_pairs_with_few_games() -> None:
     tallies = {"main@0": Tally(losses=3), "main@1": Tally(wins=9, draws=2, losses=9)}
     found = least_score(tallies)
     assert found is not None
@@ -158,14 +158,14 @@ def test_pairs_with_few_games_say_nothing_about_the_worst_case() -> None:
     assert added(tallies.values()) == Tally(9, 2, 12)
 
 
-def test_joint_policy_correlation_is_that_of_its_paper() -> None:
-    """Figure 3 of arXiv:1711.00832: 30.44 on the diagonal and 20.03 beside it lose 34.2 %."""
+def test_joint_policy_correlation_matches_the_paper() -> None:
+    """Figure 3 of arXiv:1711.00832: 30.44 on the diagonal and 20.03 off it: a loss of 34.2 %."""
     together = np.full((5, 5), 20.03)
     np.fill_diagonal(together, 30.44)
     found = joint_policy_correlation(together)
     assert found == pytest.approx(Correlation(30.44, 20.03))
     assert found.loss == pytest.approx(0.342, abs=5e-4)
     assert joint_policy_correlation(np.zeros((2, 2))).loss is None
-    # The diagonal's mean is (4 + 6 + 5) / 3, that beside it (1 + 2 + 3 + 0 + 1 + 5) / 6.
+    # Means: diagonal (4 + 6 + 5) / 3, off-diagonal (1 + 2 + 3 + 0 + 1 + 5) / 6.
     found = joint_policy_correlation(np.array([[4.0, 1, 2], [3, 6, 0], [1, 5, 5]]))
     assert found == pytest.approx((5.0, 2.0)) and found.loss == pytest.approx(0.6)

@@ -1,4 +1,4 @@
-"""The design of tournaments: balanced, paired, decided by the results alone; payoffs by pair."""
+"""Tournament designs: balanced, paired, a function of the results; payoffs by pair."""
 
 import random
 from collections import Counter
@@ -70,7 +70,7 @@ def test_every_pair_plays_every_deal_from_every_side() -> None:
     assert ("strong", "strong", "even", "even") in {names(spec) for spec in specs}
 
 
-def test_of_three_sides_each_player_is_alone_at_each() -> None:
+def test_each_player_plays_each_of_three_sides_alone() -> None:
     specs = [each.spec for each in whole(config(THREE), design("strong", "weak", deals=1))]
     alone = Counter(
         (name, place)
@@ -81,7 +81,7 @@ def test_of_three_sides_each_player_is_alone_at_each() -> None:
     assert len(specs) == 6 and set(alone.values()) == {1} and len(alone) == 6
 
 
-def test_each_meets_itself_where_that_is_asked_for() -> None:
+def test_players_meet_themselves_if_requested() -> None:
     specs = [each.spec for each in whole(config(TWO), design("even", "weak", with_itself=True))]
     met = Counter(map(names, specs))
     assert met == {
@@ -90,7 +90,7 @@ def test_each_meets_itself_where_that_is_asked_for() -> None:
     }
 
 
-def test_one_that_is_cut_off_goes_on_as_if_it_had_not_been() -> None:
+def test_interrupted_rounds_resume_identically() -> None:
     run, plan = config(TWO), design(*STRENGTH, budget=900)
     results = whole(run, plan)
     ends = [0]
@@ -104,7 +104,7 @@ def test_one_that_is_cut_off_goes_on_as_if_it_had_not_been() -> None:
         assert again == results
 
 
-def test_a_budget_goes_where_intervals_are_widest() -> None:
+def test_budget_goes_to_the_widest_intervals() -> None:
     run, plan = config(TWO), design(*STRENGTH, budget=600)
     results = whole(run, plan)
     assert len(results) == number_of_games(run, plan) == 600
@@ -120,13 +120,13 @@ def test_a_budget_goes_where_intervals_are_widest() -> None:
 
 
 @every_row("budget", 24, 25, 31)
-def test_small_budgets_are_spent_as_far_as_deals_go(budget: int) -> None:
+def test_small_budgets_are_spent_in_whole_deals(budget: int) -> None:
     run, plan = config(TWO), design(*STRENGTH, budget=budget)
     assert least_budget(run, plan) == 6 * 2 * FIRST_DEALS == 24
     assert len(whole(run, plan)) == budget - budget % 2
 
 
-def test_payoffs_are_by_pair_and_by_deal() -> None:
+def test_payoffs_are_averaged_by_pair_and_deal() -> None:
     results = whole(config(TWO), design("strong", "weak", deals=20))
     found = pair_payoffs(results)
     wins = sum(each.outcomes[names(each.spec).index("strong")] > 0 for each in results)
@@ -138,7 +138,7 @@ def test_payoffs_are_by_pair_and_by_deal() -> None:
     assert pair_payoffs([replace(each, stakes=None) for each in results]) == {}
 
 
-def test_the_matrix_is_of_payoffs_or_of_wins() -> None:
+def test_matrix_uses_payoffs_or_wins() -> None:
     results = whole(config(TWO), design("strong", "even", "weak"))
     order = ["strong", "even", "weak"]
     against = tallies(map(ranking, results))  # type: ignore[arg-type]
@@ -149,7 +149,7 @@ def test_the_matrix_is_of_payoffs_or_of_wins() -> None:
     assert by_payoff == pytest.approx(-by_payoff.T)
 
 
-def test_wins_together_are_by_who_sits_first_and_tallies_count_pairs() -> None:
+def test_joint_outcomes_by_first_seat_and_tallies_by_pair() -> None:
     results = whole(config(TWO), design("even", "weak", with_itself=True))
     paid: dict[tuple[str, ...], float] = {("even", "even"): 2.0, ("weak", "weak"): 2.0}
     paid["even", "weak"] = 0.5
@@ -164,7 +164,7 @@ def test_wins_together_are_by_who_sits_first_and_tallies_count_pairs() -> None:
     assert found["strong", "weak"].score().low > 0.5
 
 
-def test_the_newest_versions_are_compared_with_those_before_them() -> None:
+def test_newest_versions_are_compared_with_earlier_ones() -> None:
     one_way = {}
     for version in range(20):
         one_way["main@20", f"main@{version}"] = Tally(wins=5, losses=5 + version)
@@ -173,5 +173,5 @@ def test_the_newest_versions_are_compared_with_those_before_them() -> None:
     found = one_way | {(b, a): tally.turned for (a, b), tally in one_way.items()}
     (worst,) = least_against_past(found).values()
     assert worst.opponent == "main@17" and worst.games == (5 + 22) + 10
-    assert worst.compared == 18, "of 20 the tenth that is the newest counts as one player"
+    assert worst.compared == 18, "the newest tenth of 20 counts as one player"
     assert least_against_past({("random", "expert"): Tally(losses=99)}) == {}

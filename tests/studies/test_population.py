@@ -41,7 +41,7 @@ def met_by(own: LeagueConfig, member: str, generation: int) -> str:
     return names(met(own, MemberTurn(member, generation), turns(own)))
 
 
-def test_in_turns_members_meet_the_newest_and_side_by_side_the_last_generation() -> None:
+def test_opponents_with_alternating_and_joint_turns() -> None:
     own = league()
     assert names(turns(own)) == "m-1 e-1 l-1 m-2 e-2 l-2 m-3 e-3 l-3"
     assert met_by(own, "m", 1) == "" and met_by(own, "e", 1) == "m-1"
@@ -49,13 +49,13 @@ def test_in_turns_members_meet_the_newest_and_side_by_side_the_last_generation()
     assert met_by(own, "e", 3) == "m-3" and met_by(own, "l", 2) == "m-1 e-1 l-1 m-2 e-2"
     assert names(needed(own, MemberTurn("e", 2), turns(own))) == "m-1 e-1 l-1 m-2"
     own = league(turns="together")
-    assert names(turns(own)) == "m-1 m-2 e-2 l-2 m-3 e-3 l-3"  # whom is there to exploit at first?
+    assert names(turns(own)) == "m-1 m-2 e-2 l-2 m-3 e-3 l-3"  # nobody to exploit in generation 1
     assert met_by(own, "m", 2) == met_by(own, "l", 2) == met_by(own, "e", 2) == "m-1"
     assert met_by(own, "e", 3) == "m-2" and met_by(own, "m", 3) == "m-1 m-2 e-2 l-2"
     assert names(needed(own, MemberTurn("l", 3), turns(own))) == "m-1 m-2 e-2 l-2"
 
 
-def test_pools_may_hold_the_newest_alone_of_those_that_are_named() -> None:
+def test_pool_can_be_limited_to_newest_and_named_members() -> None:
     y = {"role": "exploiter", "against": ["b", "x"]}
     own = league("", members={"a": {}, "b": {}, "x": {"role": "exploiter"}, "y": y})
     assert met_by(own, "x", 2) == "a-2 b-2" and met_by(own, "y", 2) == "b-2 x-2"
@@ -68,7 +68,7 @@ def test_pools_may_hold_the_newest_alone_of_those_that_are_named() -> None:
     members=st.sampled_from(["m", "ml", "em", "elm", "lme"]),
     order=st.sampled_from(["alternate", "together"]),
 )
-def test_nobody_needs_what_comes_later_and_all_that_is_met_is_there(members, order):
+def test_turns_need_only_earlier_turns_and_meet_finished_ones(members, order):
     own = league(members, turns=order)
     every = turns(own)
     for place, turn in enumerate(every):
@@ -80,9 +80,9 @@ def test_nobody_needs_what_comes_later_and_all_that_is_met_is_there(members, ord
 
 
 @every_row(
-    "role, restart, last, anew",
+    "role, restart, last, restarts",
     ("main", None, Tally(9, 0, 1), False),
-    ("main", None, None, True),  # it has not played yet
+    ("main", None, None, True),  # not played yet
     ("exploiter", None, Tally(0, 0, 9), True),
     ("exploiter", "never", Tally(9, 0, 0), False),
     ("exploiter", "won", Tally(6, 2, 2), True),  # 0.7
@@ -91,18 +91,18 @@ def test_nobody_needs_what_comes_later_and_all_that_is_met_is_there(members, ord
     ("league_exploiter", None, Tally(2, 0, 8), False),
     ("league_exploiter", None, Tally(), False),
 )
-def test_who_begins_from_the_start(role, restart, last, anew):
+def test_restart_rules(role, restart, last, restarts):
     member = MemberConfig.model_validate({"role": role, "restart": restart})
-    assert begins_anew(member, last) is anew
+    assert begins_anew(member, last) is restarts
 
 
 # Weights
 
 
-def test_weights_are_those_of_the_formula() -> None:
+def test_weights_match_the_formula() -> None:
     meet = MeetConfig(prior=2.0)
     results = [{"a": Tally(3, 0, 1), "b": Tally(0, 2, 2)}, {"b": Tally(4, 0, 0)}]
-    p = {"a": 4 / 6, "b": (1 + 1 + 2) / (2 + 4 + 2), "c": 0.5}  # games of before count half
+    p = {"a": 4 / 6, "b": (1 + 1 + 2) / (2 + 4 + 2), "c": 0.5}  # earlier games count half
     hard = {name: (1 - own) ** 2 for name, own in p.items()}
     found = weights(meet, "abc", results)
     for name in "abc":
@@ -123,18 +123,18 @@ TALLIES = st.builds(Tally, *[st.integers(0, 10**6)] * 3)
     exponent=st.floats(0.1, 2000),
     form=st.sampled_from(["hard", "even"]),
 )
-def test_every_version_is_met_whatever_was_played(results, exponent, form):
+def test_every_version_has_a_positive_weight(results, exponent, form):
     found = weights(MeetConfig(exponent=exponent, form=form), "abc", results)
     assert min(found.values()) >= LEAST_WEIGHT and sum(found.values()) < 3.01
 
 
-def test_whoever_is_lost_to_is_met_more_often() -> None:
+def test_stronger_opponents_get_larger_weights() -> None:
     results = [{"weak": Tally(30, 0, 2), "strong": Tally(2, 0, 30), "even": Tally(10, 0, 10)}]
     found = weights(MeetConfig(), ["weak", "even", "strong"], results)
     assert found["weak"] < found["even"] < found["strong"]
 
 
-def test_games_are_drawn_by_these_weights() -> None:
+def test_games_are_sampled_by_the_weights() -> None:
     """Chi-squared over 10,000 draws; 16.3 is the 99.9 % quantile at three degrees of freedom."""
     often = weights(MeetConfig(), "abcd", [{"a": Tally(9, 0, 1), "b": Tally(1, 0, 9)}])
     fixed = [

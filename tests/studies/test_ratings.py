@@ -1,4 +1,4 @@
-"""Ratings rebuilt from a run's files: TrueSkill to the bit, and the fit of several runs."""
+"""Ratings rebuilt from a run's files: bitwise equal TrueSkill, and the fit of several runs."""
 
 import asyncio
 import json
@@ -55,8 +55,8 @@ def runs(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_rebuilt_ratings_are_the_saved_ones(runs: dict[str, RunFolder], mode: str) -> None:
-    """With past versions, evaluations beside training and a temperature that is not rated."""
+def test_rebuilt_ratings_equal_saved_ones(runs: dict[str, RunFolder], mode: str) -> None:
+    """With past versions, concurrent evaluations and an unrated temperature."""
     found = rebuild(runs[mode], Skipped())
     assert found.difference == 0.0
     saved = json.loads(runs[mode].ratings.read_text())["players"]
@@ -64,7 +64,7 @@ def test_rebuilt_ratings_are_the_saved_ones(runs: dict[str, RunFolder], mode: st
     assert [each.mu for each in found.ratings] == [row["mu"] for row in saved]
 
 
-def test_games_that_branch_are_rated_once(tiny_folder: Path, tmp_path: Path) -> None:
+def test_branching_games_are_rated_once(tiny_folder: Path, tmp_path: Path) -> None:
     folder = trained(
         tiny_folder,
         tmp_path / "run",
@@ -79,8 +79,8 @@ def test_games_that_branch_are_rated_once(tiny_folder: Path, tmp_path: Path) -> 
     assert rebuild(folder, Skipped()).difference == 0.0
 
 
-def test_after_a_rollback_ratings_are_of_the_weights(tiny_folder: Path, tmp_path: Path) -> None:
-    """All groups tie where every answer forfeits, which is an alarm from the third update on."""
+def test_rebuilt_ratings_follow_rollbacks(tiny_folder: Path, tmp_path: Path) -> None:
+    """All groups tie if every answer forfeits: an alarm from the third update on."""
     guard = {"action": ["rollback"], "patience": 1, "thresholds": {"tied": 0.5}}
     groups = {"learner": GRPO, "groups": {"size": 4}, "guard": guard}
     folder = trained(tiny_folder, tmp_path / "run", 4, "sync", **groups)
@@ -99,12 +99,12 @@ def test_versions_by_run(runs: dict[str, RunFolder], capsys: pytest.CaptureFixtu
     assert [row["difference"] for row in found["rebuilt"]] == [0.0, 0.0]
     one = ratings(roots[:1], 1.0)
     shown = capsys.readouterr().out
-    assert "by the rules" in shown
-    assert "ratings.json: the same to the bit" in shown and "main@5" in shown
+    assert "expected" in shown
+    assert "ratings.json: identical to the rebuilt ratings" in shown and "main@5" in shown
     assert one["games"] + ratings(roots[1:], 1.0)["games"] == found["games"]
 
 
-def test_draws_stand_beside_the_rules_probabilities(runs: dict[str, RunFolder]) -> None:
+def test_sampled_counts_are_reported_with_expected_counts(runs: dict[str, RunFolder]) -> None:
     met = rebuild(runs["sync"], Skipped()).met
     assert {*met} <= {f"main@{version}" for version in range(5)} and len(met) > 2
     assert sum(drawn for drawn, _ in met.values()) == pytest.approx(sum(e for _, e in met.values()))
@@ -117,7 +117,7 @@ def test_draws_stand_beside_the_rules_probabilities(runs: dict[str, RunFolder]) 
     assert {name for name in played if name.startswith("main@")} <= {*met}
 
 
-def test_games_that_are_gone_are_told(runs: dict[str, RunFolder], tmp_path: Path) -> None:
+def test_missing_games_change_rebuilt_ratings(runs: dict[str, RunFolder], tmp_path: Path) -> None:
     copy = RunFolder(tmp_path / "run")
     shutil.copytree(runs["sync"].root, copy.root)
     copy.games("train", 1).unlink()
@@ -125,7 +125,7 @@ def test_games_that_are_gone_are_told(runs: dict[str, RunFolder], tmp_path: Path
     assert difference is not None and difference > 0
 
 
-def test_forfeits_are_weighed(runs: dict[str, RunFolder], tmp_path: Path) -> None:
+def test_forfeits_are_weighted(runs: dict[str, RunFolder], tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     (folder.root / "games").mkdir(parents=True)
     folder.config.write_text(runs["sync"].config.read_text())
@@ -140,11 +140,11 @@ def test_forfeits_are_weighed(runs: dict[str, RunFolder], tmp_path: Path) -> Non
     assert points[0] == pytest.approx(0.0, abs=1e-6) and points[1] > 100
     row = {row["player"]: row for row in even["players"]}["main@0"]
     assert (row["wins"], row["losses"], row["forfeits"]) == (4, 4, 4)
-    refused("--forfeits = 2: give a weight from 0", ratings, [folder.root], 2.0)
+    refused("--forfeits = 2: must be from 0", ratings, [folder.root], 2.0)
 
 
-def test_a_folder_without_games_is_one_line(runs: dict[str, RunFolder], tmp_path: Path) -> None:
+def test_folder_without_games_is_rejected(runs: dict[str, RunFolder], tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     refused("holds no config.yaml", ratings, [folder.root], 1.0)
     folder.config.write_text(runs["sync"].config.read_text())
-    refused("no recorded game compares two players", ratings, [folder.root], 1.0)
+    refused("no recorded game has two different players", ratings, [folder.root], 1.0)

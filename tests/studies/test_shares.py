@@ -18,17 +18,17 @@ def large(**changes: object) -> RunConfig:
     return load("default", {**LARGE, **{n.replace("__", "."): v for n, v in changes.items()}})
 
 
-def test_shares_are_equal_and_have_nothing_in_common() -> None:
+def test_shares_are_equal_and_disjoint() -> None:
     found = shares(machine(5, cores=7), 2, [0, 1, 2, 3, 8, 9, 10])
     assert found == [Share((0, 1, 2), ("0", "1")), Share((3, 8, 9), ("2", "3"))]
     assert found[1].variables == {"CUDA_VISIBLE_DEVICES": "2,3"}
-    assert shares(machine(1, cores=4), 4, range(4))[2] == Share((2,), ())  # and sees no card
+    assert shares(machine(1, cores=4), 4, range(4))[2] == Share((2,), ())  # without a GPU
 
 
 @every_row(
     "configs, there, most",
-    ([tiny()], machine(cores=8), 8),  # taking turns, a core is enough
-    ([tiny(loop__mode="async")], machine(cores=8), 4),  # an actor and the learner
+    ([tiny()], machine(cores=8), 8),  # sync: one core per run
+    ([tiny(loop__mode="async")], machine(cores=8), 4),  # actor and learner
     ([tiny(), tiny(actors__num=4)], machine(cores=8), 2),  # the largest decides
     ([tiny(actors__num=16)], machine(cores=8), 1),
     ([tiny()], machine(cores=8, memory_bytes=4_000_000_000, free_bytes=4_000_000_000), 2),
@@ -37,7 +37,7 @@ def test_shares_are_equal_and_have_nothing_in_common() -> None:
     ([large(learner__num=2)], machine(8, gigabytes=80), 4),
     ([tiny(), large()], machine(2), 2),
 )
-def test_as_many_at_once_as_cores_cards_and_memory_allow(configs, there, most):
+def test_concurrent_runs_are_limited_by_cores_gpus_and_memory(configs, there, most):
     assert most_at_once(configs, there, NEEDS) == most
     if most > 1:
         for config in configs:
@@ -46,14 +46,14 @@ def test_as_many_at_once_as_cores_cards_and_memory_allow(configs, there, most):
 
 @every_row(
     "config, there, count, said",
-    (tiny(), machine(cores=2), 3, "at_once = 3: there are 2 cores; set it to a lower"),
-    (large(), machine(2), 4, "at_once = 4: there are 2 cards; set it"),
-    (tiny(actors__num=2), machine(cores=2), 2, "a run computes on 2 cores and has 1; set"),
-    (tiny(loop__mode="auto"), machine(cores=2), 2, "a run is sync, alone it is async"),
+    (tiny(), machine(cores=2), 3, "at_once = 3: only 2 cores; lower it, or set auto"),
+    (large(), machine(2), 4, "at_once = 4: only 2 GPUs; lower it"),
+    (tiny(actors__num=2), machine(cores=2), 2, "a run needs 2 cores and gets 1; lower it"),
+    (tiny(loop__mode="auto"), machine(cores=2), 2, "too few cores per run for loop.mode = async"),
 )
-def test_more_than_that_is_refused_in_a_line(config, there, count, said):
+def test_too_many_concurrent_runs_are_rejected(config, there, count, said):
     assert said in line_of(check_at_once, config, there, count, NEEDS)
 
 
-def test_alone_a_run_may_ask_for_more_processes_than_cores() -> None:
+def test_single_run_may_use_more_processes_than_cores() -> None:
     check_at_once(tiny(actors__num=16), machine(cores=8), 1, NEEDS)

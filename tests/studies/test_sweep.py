@@ -1,4 +1,4 @@
-"""A sweep: its runs, what is decided of them, and that a killed one ends as one that was not."""
+"""Sweeps: commands, early stopping, and identical results after a kill."""
 
 import contextlib
 import math
@@ -43,8 +43,8 @@ PLAIN = st.none() | st.booleans() | st.integers() | st.floats(-1e9, 1e9) | st.te
 
 
 @given(PLAIN | st.lists(PLAIN, max_size=3) | st.dictionaries(st.text("ab", min_size=1), PLAIN))
-def test_a_run_is_given_what_the_sweep_says(value: Any) -> None:
-    """The command line reads it back as the value that it was."""
+def test_run_receives_the_fields_of_the_sweep(value: Any) -> None:
+    """The command line parses it back to the same value."""
     words = Trial(Setting("a", "tiny", {"x.y": value}), 3, RunConfig()).words
     assert words[:3] == ["train", "--config", "tiny"]
     given = parse_options(words[3:], SHORT_FORMS)
@@ -52,7 +52,7 @@ def test_a_run_is_given_what_the_sweep_says(value: Any) -> None:
     assert given["x.y"] == value and type(given["x.y"]) is type(value)
 
 
-def test_the_command_of_a_run_makes_its_config() -> None:
+def test_run_command_reproduces_its_config() -> None:
     sweep = read_sweep(
         "config: tiny_nim\n"
         "settings: [{learner.learning_rate: 1e-5, eval.temperature: [0.0, 1e-1]}, {name: b, "
@@ -66,7 +66,7 @@ def test_the_command_of_a_run_makes_its_config() -> None:
     assert config.learner.learning_rate == 1e-5 and config.eval.temperature == [0.0, 0.1]
 
 
-def test_every_setting_is_run_once_before_any_is_run_twice() -> None:
+def test_first_seed_of_every_setting_comes_first() -> None:
     names = [each.name for each in trials_of(read_sweep(SWEEP, "a.yaml"))]
     assert names[:2] == ["learning_rate-0.001-seed1", "learning_rate-0.002-seed1"]
     assert names[3] == "learning_rate-0.001-seed2" and len(names) == 6
@@ -76,29 +76,29 @@ MISTAKES = [
     ("grid: {learner.rate: [1]}", "rate-1: learner: unknown key 'rate'"),
     ("grid: {learner.epochs: [1, -2]}", "epochs--2: learner.epochs = -2: input should be gr"),
     ("grid: {config: [tiny, tinier]}", "config-tinier: --config = 'tinier': no such file or"),
-    ("settings: [{}, {name: b, learner.learning_rate: 2e-3}]", "base-seed0 and b-seed0 are the s"),
+    ("settings: [{}, {name: b, learner.learning_rate: 2e-3}]", "base-seed0 and b-seed0: identica"),
     ("grid: {games.0.env: [Nim-v0, Chess9-v0]}", "env-Chess9-v0: games.0.env = 'Chess9-v0'"),
     ("metric: eval/Nim-v0/randm/sampled/score", "base: metric = 'eval/Nim-v0/randm/sampled/sco"),
-    ("common: {games.0.env: Nope-v0}", "games.0.env = 'Nope-v0': no such TextArena id; did you me"),
-    ("metric: worse/main/score", "base: metric = 'worse/main/score': no metric; give one of metr"),
-    ("metric: score", "base: metric = 'score': no metric; give one of metrics.jsonl, which begin"),
-    ("common: {eval.every: 0, eval.exploitability.every: 0}", "metric: these runs are not eva"),
-    ("stop: {rungs: [100]}", "stop.rungs = [100]: base makes 100 updates; give rungs below that"),
+    ("common: {games.0.env: Nope-v0}", "games.0.env = 'Nope-v0': unknown TextArena id; did you me"),
+    ("metric: worse/main/score", "base: metric = 'worse/main/score': unknown metric; use one of "),
+    ("metric: score", "base: metric = 'score': unknown metric; use one of metrics.jsonl, which s"),
+    ("common: {eval.every: 0, eval.exploitability.every: 0}", "metric: these runs have no eva"),
+    ("stop: {rungs: [100]}", "stop.rungs = [100]: base makes 100 updates; use rungs below 100"),
     ("seeds: [1, true]", "seeds = true: give a number"),
-    ("common: {loop.steps: 3, tracking: {run_dir: x}}", "common.tracking.run_dir: the sweep has a"),
-    ("grid: {seed: [1], tracking: [{name: x}]}", "grid.seed: seeds are given by seeds; leave it"),
+    ("common: {loop.steps: 3, tracking: {run_dir: x}}", "common.tracking.run_dir: the sweep sets "),
+    ("grid: {seed: [1], tracking: [{name: x}]}", "grid.seed: set by seeds; remove it"),
     (
         f"grid: {{{', '.join(f'learner.k{n}: {[*range(99)]}' for n in range(4))}}}",
         "96,059,601 runs",
     ),
-    ("random: {count: 100000, draw: {learner.epochs: [1]}}", "100,000 runs; a sweep has at most 2"),
-    ("at_once: 999", "base: at_once = 999: there are "),
+    ("random: {count: 100000, draw: {learner.epochs: [1]}}", "100,000 runs exceed the limit of 2"),
+    ("at_once: 999", "base: at_once = 999: only "),
     ("common: {openings.moves: [90, 90]}", "base: openings.moves = [90, 90]: games.0.max_turns"),
 ]
 
 
 @pytest.mark.parametrize(("text", "said"), MISTAKES)
-def test_a_mistake_is_one_line_before_anything_starts(
+def test_invalid_sweep_is_reported_before_any_run_starts(
     text: str, said: str, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(several, "Child", None)
@@ -116,21 +116,21 @@ def test_a_mistake_is_one_line_before_anything_starts(
         (["none.yaml"], "FILE = 'none.yaml': cannot be read (No such file or directory)"),
         ([], "give a sweep's file, or --resume FOLDER"),
         (["my.yaml", "--retry"], "give a sweep's file, or --resume FOLDER"),
-        (["my.yaml", "--table"], "FOLDER = 'my.yaml' holds no sweep.yaml; give a folder that u"),
+        (["my.yaml", "--table"], "FOLDER = 'my.yaml': sweep.yaml not found; give a folder of u"),
         (["--resume", "folder", "--plan"], "--plan: --resume goes on with a sweep as it was b"),
         (["my.yaml", "--resume", "folder"], "FILE: --resume goes on with a sweep as it was"),
         (["folder"], "FILE = 'folder': cannot be read (Is a directory); give a file"),
-        (["--resume", "folder"], "FOLDER = 'folder' holds no sweep.yaml"),
-        (["my.yaml", "--out", "folder"], "folder exists; to go on: unstable sweep --resume fold"),
+        (["--resume", "folder"], "FOLDER = 'folder': sweep.yaml not found"),
+        (["my.yaml", "--out", "folder"], "folder exists; to resume: unstable sweep --resume fold"),
     ],
 )
-def test_words_that_do_not_fit_are_refused(words: list[str], said: str, here: Path) -> None:
+def test_invalid_arguments_are_rejected(words: list[str], said: str, here: Path) -> None:
     Path("my.yaml").write_text(SWEEP)
     Path("folder").mkdir()
     assert line_of(run, ["sweep", *words]).startswith(said)
 
 
-def test_a_plan_prints_the_commands(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_prints_commands(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("my.yaml").write_text(SWEEP)
     assert run(["sweep", "my.yaml", "--plan"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -147,9 +147,9 @@ VALUES = st.dictionaries(st.sampled_from("abcd"), st.lists(st.floats(0, 1), max_
 
 
 @given(values=VALUES, keep=st.integers(1, 6) | st.floats(0.1, 0.9), sign=st.sampled_from([1, -1]))
-def test_the_best_go_on(values: dict[str, list[float]], keep: float, sign: int) -> None:
+def test_best_settings_continue(values: dict[str, list[float]], keep: float, sign: int) -> None:
     found = decide(4, StopConfig(rungs=[4], keep=keep), values, 3, sign)
-    ranked = {name for name, own in values.items() if len(own) >= 2}  # above half of three seeds
+    ranked = {name for name, own in values.items() if len(own) >= 2}  # a majority of three seeds
     assert found.values.keys() == ranked and set(found.kept) <= ranked
     most = keep if isinstance(keep, int) else math.ceil(keep * len(values))
     assert len(found.kept) == min(most, len(ranked))
@@ -158,19 +158,19 @@ def test_the_best_go_on(values: dict[str, list[float]], keep: float, sign: int) 
         assert all(sign * found.values[name] >= sign * found.values[other] for other in others)
 
 
-def test_decisions_one_after_another() -> None:
+def test_consecutive_rungs_narrow_the_settings() -> None:
     stop = StopConfig(rungs=[2, 5], keep=0.5, needs=1)
     first = decide(2, stop, {"a": [0.1], "b": [0.9, 0.7], "c": [0.8], "d": []}, 2, 1)
     means = {"b": 0.8, "c": 0.8, "a": 0.1}
-    assert first == RungDecision(rung=2, values=means, kept=("b", "c"))  # a tie: file's order
+    assert first == RungDecision(rung=2, values=means, kept=("b", "c"))  # ties keep file order
     assert next_rung(stop, []) == 2 and next_rung(stop, [first]) == 5
     assert going("abcd", [first]) == ["b", "c"] and going("ab", []) == ["a", "b"]
-    second = decide(5, stop, {"b": [0.1], "c": [0.2]}, 2, -1)  # less is better
+    second = decide(5, stop, {"b": [0.1], "c": [0.2]}, 2, -1)  # lower is better
     assert second.kept == ("b",) and next_rung(stop, [first, second]) is None
     assert next_rung(None, []) is None
 
 
-# The runner, on runs that take no time
+# The runner, on fake runs
 
 
 @cache
@@ -180,7 +180,7 @@ def known(text: str) -> tuple[SweepConfig, list[Trial]]:
 
 
 class Scene:
-    """A sweep of fake runs in a folder of its own."""
+    """A sweep of fake runs in its own folder."""
 
     def __init__(self, root: Path, text: str) -> None:
         config, self.trials = known(text)
@@ -196,23 +196,23 @@ class Scene:
         return outcomes(self.sweep)
 
     def figures(self) -> list[tuple[Any, ...]]:
-        """All that may not depend on when it was killed."""
+        """Return everything that must not depend on kills."""
         return [
             (each.name, each.state, each.values(METRIC), each.total("collect/games"), each.line)
             for each in self.outcomes()
         ]
 
 
-def test_all_runs_are_made_in_turn(fake: type[FakeRun], tmp_path: Path) -> None:
+def test_all_runs_are_started_in_order(fake: type[FakeRun], tmp_path: Path) -> None:
     scene = Scene(tmp_path / "s", SWEEP)
     scene.go(slots=1)
     assert fake.begun == [trial.name for trial in scene.trials]
     assert {each.state for each in scene.outcomes()} == {"done"}
-    scene.go()  # there is nothing left
+    scene.go()  # nothing is left to run
     assert len(fake.begun) == 6
 
 
-def test_what_cannot_win_is_stopped_at_its_rung(fake: type[FakeRun], tmp_path: Path) -> None:
+def test_losing_settings_stop_at_their_rung(fake: type[FakeRun], tmp_path: Path) -> None:
     scene = Scene(tmp_path / "s", SWEEP + STOP)
     scene.go()
     first, second = scene.folder.decisions()
@@ -221,7 +221,7 @@ def test_what_cannot_win_is_stopped_at_its_rung(fake: type[FakeRun], tmp_path: P
         stopped = [d.rung for d in (first, second) if outcome.setting not in d.kept]
         version = outcome.rows[-1]["version"]
         assert (outcome.state, version) == (("stopped", stopped[0]) if stopped else ("done", 8))
-        # What was not needed was not run: an update at most beyond the rung, which had begun.
+        # Stopped runs make at most the update beyond the rung that had started.
         assert scene.folder.run(outcome.name).versions()[-1] <= version + 2
         values = {each.name: dict(each.values(METRIC)) for each in scene.outcomes()}
     names = [trial.name for trial in scene.trials if trial.setting.name == first.kept[0]]
@@ -229,29 +229,29 @@ def test_what_cannot_win_is_stopped_at_its_rung(fake: type[FakeRun], tmp_path: P
 
 
 @pytest.mark.parametrize("stop", ["", STOP])
-def test_a_metric_of_no_run_is_said(fake: type[FakeRun], tmp_path: Path, stop: str) -> None:
+def test_unknown_metric_is_reported(fake: type[FakeRun], tmp_path: Path, stop: str) -> None:
     text = SWEEP.replace(f"metric: {METRIC}", "metric: collect/game") + stop
-    for _ in range(2):  # going on with it says the same
+    for _ in range(2):  # a resume reports it again
         scene = Scene(tmp_path / "s", text)
         said = line_of(scene.go, slots=1)
         assert said == (
-            "metric = 'collect/game': learning_rate-0.001-seed1 has made all updates without it; "
+            "metric = 'collect/game': missing in learning_rate-0.001-seed1, which is complete; "
             "did you mean 'collect/games'?"
         )
     assert fake.begun == ["learning_rate-0.001-seed1"] and not scene.folder.decisions()
 
 
-def test_a_metric_that_one_lacks_stops_nothing(fake: type[FakeRun], tmp_path: Path) -> None:
+def test_metric_missing_in_one_setting_stops_nothing(fake: type[FakeRun], tmp_path: Path) -> None:
     scene = Scene(tmp_path / "s", SWEEP)
     scene.go()
     first, second = (scene.folder.run(each.name).metrics for each in scene.trials[:2])
     second.write_text(second.read_text().replace(METRIC, "collect/other"))
     scene.go()
     first.write_text(first.read_text().replace(METRIC, "collect/other"))
-    refused("learning_rate-0.001-seed1 has made all updates without", scene.go)
+    refused("missing in learning_rate-0.001-seed1, which is complete", scene.go)
 
 
-def test_what_is_torn_is_left_out_and_what_is_damaged_is_said(
+def test_partial_records_are_skipped_and_damaged_ones_reported(
     fake: type[FakeRun], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     scene = Scene(tmp_path / "s", SWEEP + STOP)
@@ -274,17 +274,17 @@ def test_what_is_torn_is_left_out_and_what_is_damaged_is_said(
     assert said in capsys.readouterr().out
 
 
-def test_rungs_count_games_where_that_is_asked_for(fake: type[FakeRun], tmp_path: Path) -> None:
-    text = SWEEP + "stop: {rungs: [35, 10000], by: games, keep: 2}\n"  # ten a version, from 0 on
+def test_rungs_can_count_games(fake: type[FakeRun], tmp_path: Path) -> None:
+    text = SWEEP + "stop: {rungs: [35, 10000], by: games, keep: 2}\n"  # ten games per version
     scene = Scene(tmp_path / "s", text)
     scene.go()
     ends = {each.rows[-1]["version"] for each in scene.outcomes() if each.state == "stopped"}
     assert ends == {3}
-    assert len(scene.folder.decisions()[1].kept) == 2  # by the last values: no run came so far
+    assert len(scene.folder.decisions()[1].kept) == 2  # by the last values: no run reached the rung
 
 
 def killed_and_whole(place: Path, text: str, kills: list[int], slots: int) -> list["Scene"]:
-    """A sweep that was killed at these looks and then ended, and one that was not."""
+    """Return a sweep killed at these looks and then completed, and an uninterrupted one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(several, "Child", fake_child)
         patch.setattr(several, "LOOK_S", 0.0)
@@ -304,7 +304,7 @@ def killed_and_whole(place: Path, text: str, kills: list[int], slots: int) -> li
 
 @settings(max_examples=25)
 @given(kills=st.lists(st.integers(1, 60), max_size=4), slots=st.integers(1, 4))
-def test_a_sweep_that_was_killed_ends_as_one_that_was_not(
+def test_killed_sweep_ends_identically(
     tmp_path_factory: pytest.TempPathFactory, kills: list[int], slots: int
 ) -> None:
     scene, whole = killed_and_whole(tmp_path_factory.mktemp("a"), SWEEP + STOP, kills, slots)
@@ -313,7 +313,7 @@ def test_a_sweep_that_was_killed_ends_as_one_that_was_not(
     assert [len(each.values) for each in whole.folder.decisions()] == [3, 2]
 
 
-def test_a_failed_run_is_told_and_tried_again(fake: type[FakeRun], tmp_path: Path) -> None:
+def test_failed_run_is_reported_and_retried(fake: type[FakeRun], tmp_path: Path) -> None:
     scene, name = Scene(tmp_path / "s", SWEEP), "learning_rate-0.002-seed1"
     fake.fails = {name: 3}
     scene.go()
@@ -329,7 +329,7 @@ def test_a_failed_run_is_told_and_tried_again(fake: type[FakeRun], tmp_path: Pat
     assert {each.state for each in scene.outcomes()} == {"done"}
 
 
-def test_ctrl_c_is_passed_on_and_the_sweep_goes_on_later(
+def test_ctrl_c_is_forwarded_and_the_sweep_resumes(
     fake: type[FakeRun], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, scene = Scene(tmp_path / "w", SWEEP), Scene(tmp_path / "s", SWEEP)
@@ -364,19 +364,19 @@ goal: max
 """
 
 
-def test_a_league_is_measured_by_its_main(fake: type[FakeRun], tmp_path: Path) -> None:
+def test_league_is_measured_by_its_main_member(fake: type[FakeRun], tmp_path: Path) -> None:
     scene = Scene(tmp_path / "s", LEAGUES)
     scene.go(slots=1)
     alone, rivals, *_ = scene.outcomes()
     assert [each.state for each in scene.outcomes()] == ["done"] * 4
     assert alone.total("collect/games") == 90
-    assert rivals.total("collect/games") == 40 * 3  # the scout had nobody to meet at first
+    assert rivals.total("collect/games") == 40 * 3  # the scout has no opponent in generation 1
     folder = LeagueFolder(scene.folder.run("rivals-seed1").root)
     own = [
         (row["version"] + made, row[METRIC])
         for generation, made in ((1, 0), (2, 3))
         for row in rows(folder.run(f"main-{generation}"))
-        if (made, row["version"]) != (3, 0)  # which is the last of generation 1
+        if (made, row["version"]) != (3, 0)  # repeats the end of generation 1
     ]
     assert rivals.values(METRIC) == own and [version for version, _ in own] == list(range(7))
     options = fake.commands["main-2"]
@@ -385,14 +385,14 @@ def test_a_league_is_measured_by_its_main(fake: type[FakeRun], tmp_path: Path) -
 
 @settings(max_examples=8)
 @given(kills=st.lists(st.integers(1, 40), max_size=3), slots=st.integers(1, 4))
-def test_a_sweep_with_a_league_that_was_killed_ends_as_one_that_was_not(
+def test_killed_sweep_with_a_league_ends_identically(
     tmp_path_factory: pytest.TempPathFactory, kills: list[int], slots: int
 ) -> None:
     scene, whole = killed_and_whole(tmp_path_factory.mktemp("a"), LEAGUES, kills, slots)
     assert scene.figures() == whole.figures()
 
 
-def test_the_league_of_the_docs_is_one() -> None:
+def test_documented_league_setting_is_valid() -> None:
     page = (Path(__file__).parent.parent.parent / "docs/sweep.md").read_text(encoding="utf-8")
     (text,) = (each for each in re.findall(r"```yaml\n(.*?)```", page, re.S) if "league:" in each)
     mirror, exploiter = trials_of(read_sweep(f"config: tiny_nim\n{text}", "docs"))
@@ -400,7 +400,7 @@ def test_the_league_of_the_docs_is_one() -> None:
     assert [*exploiter.league.members] == ["main", "exploiter"]
 
 
-def test_a_base_that_has_changed_is_seen_before_a_league_begins(tmp_path: Path) -> None:
+def test_changed_base_config_changes_a_leagues_digest(tmp_path: Path) -> None:
     trials = [
         next(each for each in known(text)[1] if each.league is not None)
         for text in (LEAGUES, LEAGUES.replace("tiny_nim", "tiny"))
@@ -410,7 +410,7 @@ def test_a_base_that_has_changed_is_seen_before_a_league_begins(tmp_path: Path) 
     assert changed.record(folder)["digest"] != trials[0].record(folder)["digest"]
 
 
-def test_a_leagues_command_makes_it_again(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_league_command_reproduces_its_run(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("my.yaml").write_text(LEAGUES)
     assert run(["sweep", "my.yaml", "--plan"]) == 0
     line = capsys.readouterr().out.splitlines()[3]
@@ -428,13 +428,13 @@ def test_a_leagues_command_makes_it_again(here: Path, capsys: pytest.CaptureFixt
     "old, new, said",
     [
         ("updates: 3", "updates: 0", "rivals: league: updates = 0: input should be greater than"),
-        ("eval.every: 1", "loop.steps: 9", "rivals: league: common.loop.steps: that is the league"),
-        ("seeds: [1, 2]", "stop: {rungs: [2]}", "stop: rivals is a league, which has no rungs; le"),
+        ("eval.every: 1", "loop.steps: 9", "rivals: league: common.loop.steps: set by the leag"),
+        ("seeds: [1, 2]", "stop: {rungs: [2]}", "stop: conflicts with the league rivals; remove o"),
         ("learner.epochs: 2", "learner.epoch: 2", "rivals: main: learner: unknown key 'epoch'"),
-        ("name: rivals", "name: rivals\n    league: 3", "rivals: league = 3: write a league's ke"),
+        ("name: rivals", "name: rivals\n    league: 3", "rivals: league = 3: not a mapping; use "),
     ],
 )
-def test_a_mistake_in_a_league_is_one_line(
+def test_invalid_league_setting_is_reported_in_one_line(
     old: str, new: str, said: str, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(several, "Child", None)

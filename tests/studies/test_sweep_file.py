@@ -1,4 +1,4 @@
-"""Sweep files: settings by a grid, a list or draws; each mistake is reported in one line."""
+"""Sweep files: settings by a grid, a list or draws; invalid files reported in one line."""
 
 import itertools
 from typing import Any
@@ -24,13 +24,13 @@ def read(text: str) -> SweepConfig:
     grid=st.dictionaries(PATHS, st.lists(VALUES, min_size=1, max_size=3), min_size=1, max_size=3),
     seeds=st.lists(st.integers(0, 9), min_size=1, unique=True),
 )
-def test_a_sweep_that_is_written_is_read_back(grid: dict[str, Any], seeds: list[int]) -> None:
+def test_written_sweep_is_read_back(grid: dict[str, Any], seeds: list[int]) -> None:
     sweep = SweepConfig(grid=grid, seeds=seeds, common={"a": None})
     assert read(dump_section(sweep)) == sweep
 
 
 @given(st.dictionaries(PATHS, st.sets(st.integers(0, 9), min_size=1), min_size=1, max_size=3))
-def test_a_grid_is_every_combination_in_order(grid: dict[str, set[int]]) -> None:
+def test_grid_yields_every_combination_in_order(grid: dict[str, set[int]]) -> None:
     listed = {path: sorted(values) for path, values in grid.items()}
     settings = SweepConfig(grid=listed).all_settings()
     assert [[*each.fields.values()] for each in settings] == [
@@ -39,7 +39,7 @@ def test_a_grid_is_every_combination_in_order(grid: dict[str, set[int]]) -> None
     assert len({each.name for each in settings}) == len(settings)
 
 
-def test_settings_are_called_by_what_they_give() -> None:
+def test_settings_are_named_by_their_fields() -> None:
     text = "grid: {learner.learning_rate: [1e-3, 2.0e-3], config: [tiny, tiny_nim]}"
     names = [each.name for each in read(text).all_settings()]
     assert names[0] == "learning_rate-0.001+config-tiny"
@@ -68,7 +68,7 @@ random:
 
 
 @given(count=st.integers(1, 12), seed=st.integers(0, 99))
-def test_draws_are_seeded_and_one_more_changes_none_of_the_others(count: int, seed: int) -> None:
+def test_random_settings_are_seeded_and_independent_of_count(count: int, seed: int) -> None:
     drawn = read(RANDOM.format(count=count, seed=seed, more="")).all_settings()
     more = "\n    x: [1, 2, 3]"
     further = read(RANDOM.format(count=count + 1, seed=seed, more=more)).all_settings()
@@ -79,10 +79,10 @@ def test_draws_are_seeded_and_one_more_changes_none_of_the_others(count: int, se
         assert fields["learner.epochs"] in (1, 2, 3, 4)
 
 
-def test_draws_in_the_logarithm_fall_below_the_middle_as_often_as_above() -> None:
+def test_log_draws_are_symmetric_around_the_geometric_mean() -> None:
     drawn = read(RANDOM.format(count=400, seed=0, more="")).all_settings()
     below = sum(each.fields["learner.learning_rate"] < 1e-3 for each in drawn)
-    assert 150 < below < 250  # of an even chance, five deviations
+    assert 150 < below < 250  # 200 +- 5 standard deviations
 
 
 @every_row(
@@ -94,23 +94,23 @@ def test_draws_in_the_logarithm_fall_below_the_middle_as_often_as_above() -> Non
     ("grid: {a: []}", "grid.a = []: list should have at least 1 item"),
     ("settings: []", "settings = []: list should have at least 1 item"),
     ("seeds: []", "seeds = []: list should have at least 1 item"),
-    ("seeds: [1, 1]", "seeds = [1, 1]: one is there twice; leave it out"),
-    ("grid: {a: [1]}\nsettings: [{a: 2}]", "grid and settings: give one of them"),
-    ("grid: {seed: [1]}", "grid.seed: seeds are given by seeds; leave it out"),
-    ("settings: [{tracking.run_dir: x}]", "settings.0.tracking.run_dir: the sweep has a fol"),
-    ("grid: {a: [1, 1]}", "two settings are called 'a-1'; leave one out, or give each a nam"),
-    ("settings: [{name: a}, {name: a, x: 1}]", "two settings are called 'a'"),
-    ("settings: [{name: a/b}]", "name = 'a/b': use letters"),
-    ("random: {count: 3, draw: {a: [1, 2]}}", "random.count = 3: only 2 different settings"),
+    ("seeds: [1, 1]", "seeds = [1, 1]: duplicate seed; remove it"),
+    ("grid: {a: [1]}\nsettings: [{a: 2}]", "grid and settings: mutually exclusive; keep one"),
+    ("grid: {seed: [1]}", "grid.seed: set by seeds; remove it"),
+    ("settings: [{tracking.run_dir: x}]", "settings.0.tracking.run_dir: the sweep sets a fo"),
+    ("grid: {a: [1, 1]}", "duplicate setting name 'a-1'; remove one, or set unique names in"),
+    ("settings: [{name: a}, {name: a, x: 1}]", "duplicate setting name 'a'"),
+    ("settings: [{name: a/b}]", "name = 'a/b': use at most"),
+    ("random: {count: 3, draw: {a: [1, 2]}}", "random.count = 3: only 2 distinct settings"),
     ("random: {count: 3, draw: {}}", "random.draw = {}: dictionary should have at least 1"),
-    ("random: {count: 3, draw: {a: {low: 2, high: 1}}}", "low = 2, high = 1: give a low bel"),
-    ("random: {count: 1, draw: {a: {low: 0, high: 1, log: true}}}", "give a low above 0, and"),
+    ("random: {count: 3, draw: {a: {low: 2, high: 1}}}", "low = 2, high = 1: set low < high"),
+    ("random: {count: 1, draw: {a: {low: 0, high: 1, log: true}}}", "set 0 < low < high"),
     ("stop: {}", "stop.rungs is missing; give it a value"),
-    ("stop: {rungs: [4, 2]}", "stop.rungs = [4, 2]: give them in ascending order"),
-    ("stop: {rungs: [1], needs: 2}", "stop.needs = 2, but there are 1 seeds; set it to at"),
+    ("stop: {rungs: [4, 2]}", "stop.rungs = [4, 2]: not strictly ascending; sort"),
+    ("stop: {rungs: [1], needs: 2}", "stop.needs = 2: only 1 seeds; set it to at most 1"),
     ("stop: {rungs: [1], keep: 1.5}", "stop.keep = 1.5"),
     ("at_once: 0", "at_once = 0"),
     ("goal: most", "goal = 'most'"),
 )
-def test_a_mistake_is_one_line(text: str, said: str) -> None:
+def test_invalid_file_is_reported_in_one_line(text: str, said: str) -> None:
     assert said in line_of(lambda: read(text).all_settings())

@@ -1,4 +1,4 @@
-"""Tournaments by the command: killed and resumed, mistakes, what is found, and its page."""
+"""`unstable tournament`: resume after a kill, invalid arguments, results and report page."""
 
 import json
 import re
@@ -59,7 +59,7 @@ def found_in(folder: Path) -> Any:
     return json.loads((folder / "tournament.json").read_text())["found"]
 
 
-def test_the_perfect_player_is_found_to_be_the_best(tmp_path: Path) -> None:
+def test_perfect_player_is_ranked_first(tmp_path: Path) -> None:
     found = play(["random", "expert"], tmp_path / "run", deals=20)
     assert [row["player"] for row in found["players"]] == ["expert", "random"]
     assert found["reference"] == "random" and found["games"] == 40
@@ -77,13 +77,13 @@ def test_the_perfect_player_is_found_to_be_the_best(tmp_path: Path) -> None:
 
 
 def won(games: Sequence[tuple[str, str]]) -> list[Ranking]:
-    """The first of each pair won, from either side."""
+    """Return games that the first of each pair wins, from either side."""
     seats = [Ranking(NIM, pair, (0, 1)) for pair in games]
     other = [Ranking(NIM, (pair[1], pair[0]), (1, 0)) for pair in games]
     return [*seats[::2], *other[1::2]]
 
 
-def test_the_headline_goes_by_how_far_the_first_is_ahead() -> None:
+def test_headline_depends_on_the_lead_of_the_first_player() -> None:
     """The headline uses the difference of the first two, even if their intervals overlap."""
     few = [("expert", "random")] * 10 + [("base", "random")] * 6 + [("random", "base")]
     direct = [("expert", "base")] * 40 + [("base", "expert")] * 10
@@ -98,17 +98,17 @@ def test_the_headline_goes_by_how_far_the_first_is_ahead() -> None:
     assert zero["ahead"] == {"mean": 0.0, "low": 0.0, "high": 0.0}
 
 
-def test_wins_and_payoffs_that_disagree_are_said() -> None:
+def test_disagreement_of_wins_and_payoffs_is_reported() -> None:
     pair = {"player": "a", "opponent": "b", "score": {"mean": 0.6}, "payoff": {"mean": -0.2}}
     back = {"player": "b", "opponent": "a", "score": {"mean": 0.4}, "payoff": {"mean": 0.2}}
-    said = "who wins more games is paid less in a against b; ratings go by wins"
+    said = "more wins but a lower payoff: a against b; ratings count wins"
     found = {**rated(won([("a", "b")]), 1.0), "worth": "x", "cycles": []}
     assert said in lines({**found, "pairs": [pair, back]})
     even = {**pair, "payoff": {"mean": 0.1}}, {**pair, "payoff": None}
     assert said not in lines({**found, "pairs": list(even)})
 
 
-def test_one_that_was_killed_goes_on_as_if_it_had_not_been(
+def test_killed_tournament_resumes_identically(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "bots.py").write_text(FIRST)
@@ -122,7 +122,7 @@ def test_one_that_was_killed_goes_on_as_if_it_had_not_been(
     process.send_signal(signal.SIGKILL)
     process.wait()
     before = len(file.read_bytes().splitlines())
-    file.write_bytes(file.read_bytes() + b'{"format":2,"version":')  # as a kill may leave it
+    file.write_bytes(file.read_bytes() + b'{"format":2,"version":')  # partial, as after a kill
     assert resume(place) == found == found_in(place)
     assert games(place) == games(tmp_path / "whole")
     assert 100 < before < len(games(place)) == 600
@@ -131,7 +131,7 @@ def test_one_that_was_killed_goes_on_as_if_it_had_not_been(
     assert [row["mu"] for row in rated["trueskill"]] == [row["mu"] for row in found["trueskill"]]
 
 
-def test_no_resume_deletes_a_game(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_resume_deletes_no_games(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place = tmp_path / "run"
     found = play(["random", "expert"], place, deals=20)
     file = place / "games/eval-000000.jsonl"
@@ -146,12 +146,12 @@ def test_no_resume_deletes_a_game(tmp_path: Path, capsys: pytest.CaptureFixture[
     config = place / "config.yaml"
     config.write_text(config.read_text().replace("seed: 0", "seed: 1"))
     assert resume(place)["games"] == 40
-    assert "games of another tournament; they are kept in eval-" in capsys.readouterr().err
+    assert "games of another tournament, which are now in eval-" in capsys.readouterr().err
     assert file.with_name("eval-000000.jsonl.other").read_bytes() == b"".join(lines)
     assert len(games(place)) == 40
 
 
-def test_no_rating_tells_a_cycle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cycle_of_equals_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     says = "class {}:\n    def __call__(self, observation):\n        return '[{}]'\n"
     moves = ("rock", "paper", "scissors")
     (tmp_path / "moves.py").write_text("".join(says.format(m.title(), m) for m in moves))
@@ -165,7 +165,7 @@ def test_no_rating_tells_a_cycle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "python:Paper beats python:Rock" in (tmp_path / "run/report.html").read_text()
 
 
-def test_an_interrupt_says_how_to_go_on(tmp_path: Path) -> None:
+def test_interrupt_prints_the_resume_command(tmp_path: Path) -> None:
     words = ["tournament", "random", "expert", "--game", "TicTacToe-v0", "--deals", "2000"]
     process = background(tmp_path, [*words, "--run_dir", "run"])
     file = tmp_path / "run/games/eval-000000.jsonl"
@@ -173,17 +173,17 @@ def test_an_interrupt_says_how_to_go_on(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     said, _ = process.communicate(timeout=60)
     assert process.returncode == 130, said
-    assert "to go on: unstable tournament --resume run" in said
+    assert "to resume: unstable tournament --resume run" in said
     assert len(games(tmp_path / "run")) % 256 == 0
 
 
-def test_an_empty_rest_is_no_play(tmp_path: Path) -> None:
+def test_resume_of_a_finished_tournament_plays_nothing(tmp_path: Path) -> None:
     found = play(["random", "expert"], tmp_path / "run", deals=2)
     before = games(tmp_path / "run")
     assert resume(tmp_path / "run") == found and games(tmp_path / "run") == before
 
 
-def test_joint_policy_correlation_is_of_games_whose_payoffs_do_not_cancel(tmp_path: Path) -> None:
+def test_joint_policy_correlation_is_undefined_in_zero_sum_games(tmp_path: Path) -> None:
     zero_sum = play(["random", "expert"], tmp_path / "nim", deals=2, jpc=True)
     assert zero_sum["together"]["matrix"] is None
     (tmp_path / "both.py").write_text("")
@@ -199,7 +199,7 @@ def test_joint_policy_correlation_is_of_games_whose_payoffs_do_not_cancel(tmp_pa
 
 
 @pytest.mark.parametrize("others", [["random"], ["one@2"], ["two@1", "random"]])
-def test_joint_policy_correlation_is_of_one_version_of_each_run(others: list[str]) -> None:
+def test_joint_policy_correlation_needs_one_version_per_run(others: list[str]) -> None:
     def entrant(word: str) -> Entrant:
         root, _, version = word.partition("@")
         name = word.replace("@", ":")
@@ -209,14 +209,14 @@ def test_joint_policy_correlation_is_of_one_version_of_each_run(others: list[str
 
     check_runs([entrant("one@1"), entrant("two@1")])
     check_runs([entrant("random"), entrant("expert")])
-    with pytest.raises(ConfigError, match="^--jpc: it is of several runs, a version of each"):
+    with pytest.raises(ConfigError, match="^--jpc: needs one version each of several runs"):
         check_runs([entrant("one@1"), *map(entrant, others)])
 
 
-def test_who_sits_first_is_by_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_correlation_rows_are_first_seats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Five rounds at 3 and 3, 1 and 1 or 5 and 0, over stakes of 25: 1.2, 0.4 or 1 together.
 
-    One bot always cooperates, one never, and one does where it sits first.
+    One bot always cooperates, one never, and one only in the first seat.
     """
     says = "class {}:\n    def __call__(self, observation):\n        return {}\n"
     by_seat = "'[Cooperate]' if 'You are Player 0' in observation else '[Defect]'"
@@ -241,46 +241,46 @@ def test_who_sits_first_is_by_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert len(deals) == 9 and len({tuple(seeds) for seeds in deals.values()}) == 1
     page = (place / "report.html").read_text()
     assert "Joint policy correlation" in page
-    assert re.search(r"average proportional loss is \S8 %", page)
+    assert re.search(r"average proportional loss \S8 %", page)
 
 
 @pytest.mark.parametrize(
     "words, options, line",
     [
-        (["random"], {}, "PLAYER = random: give two players or more"),
-        (["random", "random"], {}, "PLAYER: 'random' is there 2 times; name each player once"),
+        (["random"], {}, "PLAYER = random: fewer than two players; add"),
+        (["random", "random"], {}, "PLAYER = 'random': given 2 times; name each player once"),
         (["random", "rnadom"], {}, "PLAYER = 'rnadom': no player and no run's folder; did you"),
         (
             ["random", "expert"],
             {"games": 3},
-            "--games = 3: two deals of each pair come first, .* 4",
+            "--games = 3: too few for two deals per pair; .* 4",
         ),
-        (["random", "expert"], {"games": 9, "deals": 2}, "--games = 9 is a budget and --deals"),
-        (["random", "expert"], {"games": 9, "jpc": True}, "--games = 9 is a budget and --jpc"),
-        (["random", "expert"], {"forfeits": 2.0}, "--forfeits = 2: give a weight from 0"),
+        (["random", "expert"], {"games": 9, "deals": 2}, "--games = 9: conflicts with --deals"),
+        (["random", "expert"], {"games": 9, "jpc": True}, "--games = 9: conflicts with --jpc"),
+        (["random", "expert"], {"forfeits": 2.0}, "--forfeits = 2: must be from 0"),
         (["random", "expert"], {"temperature": -1.0}, "--temperature = -1.0: give 0"),
         (["random", "nowhere:Bot"], {}, "nowhere:Bot"),
         (["random", "rules"], {}, "rules.* in Nim-v0"),
     ],
 )
-def test_mistakes_are_one_line(
+def test_invalid_arguments_are_reported_in_one_line(
     words: list[str], options: dict[str, Any], line: str, tmp_path: Path
 ) -> None:
     assert re.search(line, line_of(play, words, tmp_path / "run", **options))
     assert not (tmp_path / "run").exists()
 
 
-def test_what_is_no_tournament_cannot_go_on(tmp_path: Path) -> None:
+def test_resume_rejects_folders_without_a_tournament(tmp_path: Path) -> None:
     refused("holds no config.yaml", resume, tmp_path)
     play(["random", "expert"], tmp_path / "run", deals=1)
     damaged = shutil.copytree(tmp_path / "run", tmp_path / "damaged")
     (damaged / "tournament.json").write_text('{"design": 1}')
-    refused("its tournament.json is damaged", resume, damaged)
+    refused(": tournament.json is damaged", resume, damaged)
     (damaged / "tournament.json").unlink()
-    refused("holds no tournament.json", resume, damaged)
+    refused(": tournament.json not found", resume, damaged)
 
 
-def test_the_pages_example_prints_its_text(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_documented_example_is_reproduced(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = (Path(__file__).parent.parent.parent / "docs/ratings.md").read_text(encoding="utf-8")
     *_, (line, shown) = re.findall(r"```bash\n([^\n]*)\n```\n\n```text\n(.*?)```", page, re.DOTALL)
     assert run(shlex.split(line)[1:]) == 0
@@ -289,8 +289,8 @@ def test_the_pages_example_prints_its_text(here: Path, capsys: pytest.CaptureFix
 
 
 @pytest.mark.slow
-def test_versions_of_runs_and_adapters_meet(tmp_path: Path) -> None:
-    """Versions of one base model meet; a run of another base is refused before a model loads."""
+def test_versions_of_runs_and_adapters_play_each_other(tmp_path: Path) -> None:
+    """Versions of one base model play; a run of another is rejected before a model loads."""
     one, two = (make_run(tmp_path / name, served_config(), [0, 2]) for name in ("one", "two"))
     shutil.copytree(one.checkpoint(0), tmp_path / "adapter")
     players = ["one@0", "one@2", "two", "adapter", "base", "random"]

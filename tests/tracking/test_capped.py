@@ -1,4 +1,4 @@
-"""A game that its cap cuts off more often than not is a line, once."""
+"""Advice if `max_turns` cuts off most games or many samples are dropped as stale."""
 
 from pathlib import Path
 
@@ -18,27 +18,26 @@ def ended(truncated: bool, env: str = "PigDice-v0") -> GameResult:
     return replace(game(env=env), truncated=truncated)
 
 
-def test_a_game_that_is_mostly_cut_off_is_said_once() -> None:
+def test_mostly_truncated_game_is_reported_once() -> None:
     capped = Capped(CONFIG)
     lines = [capped.add([ended(number != 3)]) for number in range(40)]
     said = [(number, line) for number, line in enumerate(lines) if line is not None]
     assert said == [
         (
             CAPPED_GAMES - 1,
-            "games.1.max_turns = 40 has cut off 15 of the last 16 games of PigDice-v0, in which "
-            "nobody wins anything; set it to the turns that a game may take (unstable games lists "
-            "the longest ones)",
+            "games.1.max_turns = 40 has cut off 15 of the last 16 games of PigDice-v0, which "
+            "reward nobody; raise it to the longest game's length (`unstable games` lists it)",
         )
     ]
 
 
 @every_row("every", 2, 3)
-def test_a_game_that_is_cut_off_now_and_then_is_none(every: int) -> None:
+def test_occasional_truncation_is_not_reported(every: int) -> None:
     capped = Capped(CONFIG)
     assert not any(capped.add([ended(number % every == 0)]) for number in range(200))
 
 
-def test_later_cuts_are_noticed_by_game_and_branches_are_games() -> None:
+def test_late_truncation_counts_per_game_and_branches_count() -> None:
     capped = Capped(CONFIG)
     assert not any(capped.add([ended(False)]) for _ in range(1000))
     lines = [capped.add([ended(True)]) for _ in range(CAPPED_GAMES)]
@@ -51,7 +50,7 @@ def test_later_cuts_are_noticed_by_game_and_branches_are_games() -> None:
     assert line is not None and line.startswith("games.0.max_turns = 50 has cut off 15 of the last")
 
 
-def test_the_run_says_it_of_training_and_of_evaluation(tmp_path: Path) -> None:
+def test_training_and_evaluation_games_count_together(tmp_path: Path) -> None:
     tracker = make_tracker(tmp_path)
     for number in range(CAPPED_GAMES + 5):
         cut = replace(game(game_id=number), truncated=True)
@@ -68,7 +67,7 @@ def test_the_run_says_it_of_training_and_of_evaluation(tmp_path: Path) -> None:
     ([50, 50, 200, 400, 500, 550, 600], [4]),
     ([0, 0, 0, 10, 20, 40], []),
 )
-def test_much_that_is_dropped_as_too_old_is_said_once(dropped: list[int], said: list[int]) -> None:
+def test_many_stale_samples_are_reported_once(dropped: list[int], said: list[int]) -> None:
     stale = Stale(CONFIG)
     none: dict[str, float | None] = {"buffer/dropped_stale": None}
     rows: list[dict[str, float | None]] = [
@@ -77,4 +76,5 @@ def test_much_that_is_dropped_as_too_old_is_said_once(dropped: list[int], said: 
     lines = [stale.add(row) for row in (none, *rows)][1:]
     assert [number for number, line in enumerate(lines) if line is not None] == said
     for line in filter(None, lines):
-        assert line.startswith("buffer.max_staleness = 4: as much as ") and "long games" in line
+        assert line.startswith("buffer.max_staleness = 4: samples dropped as too stale ")
+        assert "mostly of long games" in line

@@ -1,4 +1,4 @@
-"""The dashboard shows the numbers at every size of terminal, and never disturbs the run."""
+"""Dashboard at terminals of every size; its failures do not affect the run."""
 
 import io
 import json
@@ -50,13 +50,13 @@ def render(view: RunView, width: int, height: int) -> str:
 
 
 def read_again(view: RunView) -> RunView:
-    """The view that another process makes of the status file."""
+    """Return the view that another process reads from the status file."""
     record = json.loads(json.dumps(view.record()))
     return RunView.read(record, view.config, view.summary, lambda: 0.0)
 
 
 @every_row("width, height", *SIZES)
-def test_it_fills_the_terminal_with_the_numbers(tmp_path: Path, width: int, height: int) -> None:
+def test_dashboard_fills_terminal_with_all_panes(tmp_path: Path, width: int, height: int) -> None:
     tracker = make_tracker(tmp_path, device="two cores")
     run_updates(tracker)
     tracker.phase("playing", 30, 128)
@@ -74,12 +74,12 @@ def test_it_fills_the_terminal_with_the_numbers(tmp_path: Path, width: int, heig
     assert re.search(r"playing +[━╸╺ ]+ +30/128", text)
     assert "update 3 of 3" in text and "75 % cached" in text
     assert "main@1 (+0) against main@1 (+0)" in text
-    assert "[0] [1] [2]" in text, "a game's brackets are no markup"
+    assert "[0] [1] [2]" in text, "a game's brackets are not markup"
     assert "board 2" in text
 
 
 @every_row("width, height", *SIZES)
-def test_exploitability_is_shown_to_fall(tmp_path: Path, width: int, height: int) -> None:
+def test_exploitability_shows_first_and_last_value(tmp_path: Path, width: int, height: int) -> None:
     tracker = make_tracker(tmp_path)
     tracker.log_exploitability(make_exploitability(0, 0.912, 0.95, env="a/b:Nim"))
     tracker.end_update(0)
@@ -93,18 +93,18 @@ def test_exploitability_is_shown_to_fall(tmp_path: Path, width: int, height: int
 
 
 @every_row("width, height", *SIZES)
-def test_the_worst_past_version_is_shown(tmp_path: Path, width: int, height: int) -> None:
+def test_worst_past_payoff_is_shown(tmp_path: Path, width: int, height: int) -> None:
     tracker = make_tracker(tmp_path)
     found = replace(make_exploitability(8, 0.2, 0.2), past=LeastWon(4, -0.1234, 0.05, 6))
     tracker.log_exploitability(found)
     tracker.end_update(0)
     run_updates(tracker)
-    expected = r"wins, worst past +@4 +−0\.123–0\.050"
+    expected = r"worst past payoff +@4 +−0\.123–0\.050"
     assert re.search(expected, render(tracker.view, width, height))
     assert re.search(expected, wide_pane(read_again(tracker.view)))
 
 
-def test_a_resumed_run_shows_the_exploitability_that_it_began_with(tmp_path: Path) -> None:
+def test_resumed_run_shows_its_first_exploitability(tmp_path: Path) -> None:
     tracker = make_tracker(tmp_path)
     tracker.log_exploitability(make_exploitability(0, 0.9, 0.9, env="a/b"))
     tracker.end_update(0)
@@ -118,7 +118,7 @@ def test_a_resumed_run_shows_the_exploitability_that_it_began_with(tmp_path: Pat
 
 
 @every_row("width, height", *SIZES)
-def test_the_worst_case_stands_beside_evaluations(tmp_path: Path, width: int, height: int) -> None:
+def test_worst_case_score_is_with_evaluations(tmp_path: Path, width: int, height: int) -> None:
     tracker = make_tracker(tmp_path)
     run_updates(tracker)
     least = Least("main@1", Interval(0.31, 0.12, 0.48), games=24, compared=5, left_out=1)
@@ -127,10 +127,10 @@ def test_the_worst_case_stands_beside_evaluations(tmp_path: Path, width: int, he
     tracker.log_worst({"main": least._replace(score=Interval(0.42, 0.2, 0.5))})
     tracker.end_update(4)
     shown = render(tracker.view, width, height)
-    assert re.search(r"worst, main@1 +0\.42 +0\.20–0\.50", shown)
-    assert re.search(r"worst, spar@0 +0\.31 +0\.12–0\.48", shown), "it stays as it was"
+    assert re.search(r"worst vs\. main@1 +0\.42 +0\.20–0\.50", shown)
+    assert re.search(r"worst vs\. spar@0 +0\.31 +0\.12–0\.48", shown), "it is unchanged"
     assert len(shown.splitlines()) == height
-    assert "worst, spar@0" in wide_pane(read_again(tracker.view))
+    assert "worst vs. spar@0" in wide_pane(read_again(tracker.view))
 
 
 def wide_pane(view: RunView) -> str:
@@ -138,7 +138,7 @@ def wide_pane(view: RunView) -> str:
 
 
 @every_row("width, height", (40, 10), (120, 12), (30, 40))
-def test_a_small_terminal_shows_the_progress(tmp_path: Path, width: int, height: int) -> None:
+def test_small_terminal_shows_progress(tmp_path: Path, width: int, height: int) -> None:
     tracker = make_tracker(tmp_path)
     run_updates(tracker)
     tracker.phase("playing", 30, 128)
@@ -150,13 +150,13 @@ def test_a_small_terminal_shows_the_progress(tmp_path: Path, width: int, height:
 
 
 @every_row("width, height", *SIZES, (20, 5), (300, 100))
-def test_it_is_there_before_anything_has_happened(tmp_path: Path, width: int, height: int) -> None:
+def test_dashboard_renders_before_any_event(tmp_path: Path, width: int, height: int) -> None:
     tracker = make_tracker(tmp_path, make_config(loop={"steps": 0}))
     assert len(render(tracker.view, width, height).splitlines()) == height
 
 
 @every_row("width, height", *SIZES)
-def test_ratings_may_come_before_training_games(tmp_path: Path, width: int, height: int) -> None:
+def test_ratings_are_shown_before_training_games(tmp_path: Path, width: int, height: int) -> None:
     """Ratings are shown before any training game, as after the evaluation of version 0."""
     tracker = make_tracker(tmp_path)
     tracker.log_ratings([make_rating("main@0", 20.0), make_rating("random", 25.0)])
@@ -165,18 +165,18 @@ def test_ratings_may_come_before_training_games(tmp_path: Path, width: int, heig
     assert "cannot be shown" not in text
 
 
-def test_a_pane_that_fails_leaves_the_others_and_is_logged_once(
+def test_failing_pane_leaves_the_others_and_is_logged_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     tracker = make_tracker(tmp_path)
     run_updates(tracker)
-    tracker.view.notice = "the games' file cannot be written"
+    tracker.view.notice = "the games file cannot be written"
     monkeypatch.setattr(RunView, "opponent_shares", lambda self: 1 / 0)
     for _ in range(2):
         text = render(tracker.view, 120, 40)
         assert "cannot be shown" in text and tracker.view.notice in text
         assert "─ learner ─" in text
-    failures = [record for record in caplog.records if "cannot be drawn" in record.message]
+    failures = [record for record in caplog.records if "dashboard pane failed" in record.message]
     assert len(failures) == 1
 
 
@@ -190,7 +190,7 @@ def test_long_games_and_many_players_fit(tmp_path: Path) -> None:
         assert len(lines) == height and all(len(line) <= width for line in lines)
 
 
-def test_frequencies_are_shares_and_names_no_markup(tmp_path: Path) -> None:
+def test_opponent_shares_sum_games_and_names_are_not_markup(tmp_path: Path) -> None:
     tracker = make_tracker(tmp_path)
     run_updates(tracker, updates=1)
     assert tracker.view.opponent_shares() == {PlayerId("random"): 0.5, PlayerId.policy(1): 0.5}
@@ -204,7 +204,7 @@ def test_frequencies_are_shares_and_names_no_markup(tmp_path: Path) -> None:
     assert "against [red]bot (-1)" in text
 
 
-def test_the_time_left_follows_from_the_updates(tmp_path: Path) -> None:
+def test_time_left_is_estimated_from_updates(tmp_path: Path) -> None:
     view = make_tracker(tmp_path).view
     assert view.seconds_left(view.started) is None
     for version, seconds in enumerate((500.0, 40.0)):
@@ -214,7 +214,7 @@ def test_the_time_left_follows_from_the_updates(tmp_path: Path) -> None:
     assert view.seconds_left(view.started + 9000) == 0.0
 
 
-def test_gpus_are_read_as_far_as_they_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsupported_gpu_queries_are_omitted(monkeypatch: pytest.MonkeyPatch) -> None:
     nvml = ModuleType("pynvml")
 
     class NVMLError(Exception):
@@ -246,18 +246,18 @@ def test_gpus_are_read_as_far_as_they_answer(monkeypatch: pytest.MonkeyPatch) ->
     assert row["device/process_memory_gb"] > 0 and 0 <= row["device/cpu_percent"] <= 100
 
 
-def test_gpus_are_shown(tmp_path: Path) -> None:
+def test_machine_pane_shows_gpus(tmp_path: Path) -> None:
     view = make_tracker(tmp_path).view
     sliced = {"device/gpu1_memory_gb": 20.0, "device/gpu1_memory_percent": 25.0}
     view.machine = GPU | sliced
-    assert machine_line(view).plain == " processor 50 % · gpu0 88 % · gpu1 25 % · memory 3.25 GB"
+    assert machine_line(view).plain == " CPU 50 % · gpu0 88 % · gpu1 25 % · memory 3.25 GB"
     text = pane(view, 60, 6)
     assert re.search(r"gpu0 +━.* 88 % · 61 GB, 43 %", text)
     assert re.search(r"gpu1 +━.* 25 %\n", text)
-    assert re.search(r"memory +━.* 40 % · ours 3.25 GB", text)
+    assert re.search(r"memory +━.* 40 % · this run 3.25 GB", text)
 
 
-def test_actors_are_shown_one_by_one_as_far_as_there_is_room(tmp_path: Path) -> None:
+def test_machine_pane_lists_as_many_actors_as_fit(tmp_path: Path) -> None:
     tracker = make_tracker(tmp_path)
     tracker.view.machine = GPU
     for actor in range(8):
@@ -287,7 +287,7 @@ def live_tracker(root: Path, config: RunConfig, terminal: bool) -> tuple[Tracker
     return Tracker(config, RunFolder(root), console=console), file
 
 
-def test_on_a_terminal_it_has_its_own_thread_and_gives_it_back(tmp_path: Path) -> None:
+def test_dashboard_refreshes_in_a_thread_and_restores_the_screen(tmp_path: Path) -> None:
     config = make_config(tracking={"dashboard": "auto"})
     tracker, file = live_tracker(tmp_path, config, terminal=True)
     run_updates(tracker)
@@ -302,7 +302,7 @@ def test_on_a_terminal_it_has_its_own_thread_and_gives_it_back(tmp_path: Path) -
     assert "all updates made" in after
 
 
-def test_off_and_not_on_a_terminal_there_is_none(tmp_path: Path) -> None:
+def test_no_dashboard_if_off_or_without_a_terminal(tmp_path: Path) -> None:
     for name, setting, terminal in (("a", "off", True), ("b", "auto", False)):
         config = make_config(tracking={"dashboard": setting})
         tracker, file = live_tracker(tmp_path / name, config, terminal)
@@ -312,13 +312,13 @@ def test_off_and_not_on_a_terminal_there_is_none(tmp_path: Path) -> None:
 
 
 @every_row("width, height", (80, 24), (200, 60))
-def test_no_pane_is_empty_before_all_else(tmp_path: Path, width: int, height: int) -> None:
+def test_panes_announce_their_content_at_the_start(tmp_path: Path, width: int, height: int) -> None:
     config = make_config(opponents={"fixed": [{"kind": "random"}]})
     tracker = make_tracker(tmp_path, config)
     tracker.phase("starting: loading the model of actor-0")
     text = render(tracker.view, width, height)
-    for words in ("shown as soon as", "after the first games", "random", "first figures"):
+    for words in ("when a game ends", "after the first games", "random", "first metrics"):
         assert words in text
-    assert "each 4 updates, from" in text or width < 100
+    assert "every 4 updates, from" in text or width < 100
     assert "starting: loading the model of actor-0" in text
     tracker.close()

@@ -1,4 +1,4 @@
-"""Sinks: each sees what happens in a run, real libraries read it back, and none can stop a run."""
+"""Sinks: calls they receive, files that real libraries read back, and failures."""
 
 import json
 import re
@@ -42,25 +42,25 @@ from unstable.types import EvalScore, RecordedGame
 ROOT = Path(__file__).parents[2]
 
 
-def test_a_dead_sink_is_reported_once_and_the_run_goes_on(
+def test_failing_file_sink_is_reported_once_and_the_run_continues(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     tracker = make_tracker(tmp_path)
     (tmp_path / "games").rmdir()
     (tmp_path / "games").write_text("a file where the folder should be")
     run_updates(tracker)
-    assert printed(tracker).count("the games' file cannot be written") == 1
-    failed = [record for record in caplog.records if "the games' file" in record.message]
+    assert printed(tracker).count("the games file cannot be written") == 1
+    failed = [record for record in caplog.records if "the games file" in record.message]
     assert len(failed) == 1 and failed[0].exc_info
     assert len(read_rows(tmp_path / "metrics.jsonl")) == 3
     (tmp_path / "games").unlink()
-    (tmp_path / "games").mkdir()  # it works again
+    (tmp_path / "games").mkdir()  # writable again
     tracker.add_eval_episode(make_game(0), version=9)
     assert (tmp_path / "games" / "train-000009.jsonl").exists()
 
 
 class Noting(Sink):
-    """A sink that remembers; each subclass writes one method and leaves the others."""
+    """Sink that records its calls; each subclass overrides one method."""
 
     def __init__(self) -> None:
         self.seen: list[Any] = []
@@ -102,7 +102,7 @@ class Ends(Noting):
 
 
 def track_a_run(root: Path, sinks: Sequence[Sink]) -> tuple[Tracker, RunFolder]:
-    """A run of two updates that `sinks` see."""
+    """Track a run of two updates with `sinks`."""
     tracker = make_tracker(root, sinks=own_sinks(make_config(), sinks))
     run_updates(tracker)
     tracker.finish("all updates made")
@@ -121,7 +121,7 @@ def track_a_run(root: Path, sinks: Sequence[Sink]) -> tuple[Tracker, RunFolder]:
     (Rows(), [(0, 0), (1, 2), (2, 2)]),
     (Ends(), [("all updates made", None), "closed"]),
 )
-def test_a_sink_sees_its_methods_alone(tmp_path: Path, sink: Noting, seen: list[Any]) -> None:
+def test_sink_receives_only_its_own_methods(tmp_path: Path, sink: Noting, seen: list[Any]) -> None:
     tracker, folder = track_a_run(tmp_path, [sink])
     assert sink.seen == seen
     assert "cannot be written" not in printed(tracker)
@@ -151,10 +151,10 @@ class Leaving(Broken):
     error = SystemExit
 
 
-def test_a_sink_that_fails_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_sink_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     sinks = [Broken("the first one"), Leaving("the second one")]
     tracker, folder = track_a_run(tmp_path, sinks)
-    for sink in sinks:  # each is tried again and again
+    for sink in sinks:  # called again after failures
         asked = {"game": 4, "samples": 2, "ratings": 3, "evaluation": 3, "row": 3}
         assert sink.asked == asked | {"end": 1, "close": 1}
         assert printed(tracker).count(f"{sink.name} cannot be written (evaluation is out of") == 1
@@ -179,7 +179,7 @@ class Plain(Sink):
             file.write(f"{row['version']} ")
 
 
-def test_a_sink_that_the_config_names_is_made_with_config_and_folder(tmp_path: Path) -> None:
+def test_configured_sink_receives_config_and_folder(tmp_path: Path) -> None:
     config = make_config(tracking={"dashboard": "off", "sinks": f"{__name__}:Plain"})
     check_sinks(config)
     assert not [*tmp_path.iterdir()]
@@ -187,7 +187,7 @@ def test_a_sink_that_the_config_names_is_made_with_config_and_folder(tmp_path: P
     assert (tmp_path / "of 3 updates.txt").read_text() == "0 1 2 "
 
 
-def test_supervised_training_has_the_sinks_too(tmp_path: Path) -> None:
+def test_supervised_training_uses_custom_sinks(tmp_path: Path) -> None:
     config = make_config(tracking={"dashboard": "off", "sinks": [f"{__name__}:Plain"]})
     tracker = SFTTracker(config, RunFolder(tmp_path), epochs=1, steps=2, sinks=own_sinks(config))
     tracker.log_step({"version": 1, "sft/epoch": 1, "learn/loss": 0.5})
@@ -206,11 +206,11 @@ def leaves(config: RunConfig, folder: RunFolder) -> Sink:
 @every_row(
     "callback, line",
     (Noting, r"callbacks\.0 = .*Noting.*: cannot be called so, .*unstable\.Sink"),
-    (3, r"callbacks\.0 = '3': not callable; give a subclass of unstable\.Sink"),
-    (no_sink, r"callbacks\.0 = .*: makes a int; give a subclass of unstable\.Sink"),
+    (3, r"callbacks\.0 = '3': not callable; pass a subclass of unstable\.Sink"),
+    (no_sink, r"callbacks\.0 = .*: returned a int; pass a subclass of unstable\.Sink"),
     (leaves, r"callbacks\.0 = .*: raises SystemExit no key; mend it there"),
 )
-def test_no_sink_is_a_mistake_at_the_start(tmp_path: Path, callback: Any, line: str) -> None:
+def test_invalid_callback_is_a_config_error(tmp_path: Path, callback: Any, line: str) -> None:
     refused(line, lambda: make_tracker(tmp_path, sinks=own_sinks(make_config(), [callback])))
 
 
@@ -225,7 +225,7 @@ def eval_record(game_id: int, version: int, opponent: str, **fields: Any) -> Rec
 
 def chosen(version: int, order: Callable[[int], Any], opponents: Sequence[str]) -> list[Any]:
     games = SampleGames()
-    games.add(version - 1, eval_record(0, version - 1, "random"))  # its evaluation broke off
+    games.add(version - 1, eval_record(0, version - 1, "random"))  # of an unfinished evaluation
     for number in sorted(range(60), key=order):
         games.add(version, eval_record(number, version, opponents[number * len(opponents) // 60]))
     taken = games.take(version)
@@ -233,20 +233,20 @@ def chosen(version: int, order: Callable[[int], Any], opponents: Sequence[str]) 
     return [(game.game, game.opponent) for game in taken]
 
 
-def test_the_same_games_are_shown_of_each_version_and_opponents_have_equal_shares() -> None:
+def test_sample_games_are_equal_for_all_versions_and_opponents() -> None:
     found = chosen(3, lambda number: number, ["random", "expert", "base"])
     assert found == chosen(4, lambda number: -number, ["random", "expert", "base"])
     assert found[:4] == [(0, "random"), (20, "expert"), (40, "base"), (1, "random")]
     assert len(found) == MOST_GAMES == 16
 
 
-def test_a_sample_game_is_seen_from_the_evaluated_version(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sample_game_takes_the_evaluated_versions_view(monkeypatch: pytest.MonkeyPatch) -> None:
     record = eval_record(2, 5, "random", outcomes=(-1.0, 1.0), forfeit=0)
     shown = sample_game(5, record)
     assert (shown.seat, shown.outcome, shown.forfeit) == (1, 1.0, "random")
     assert "turn 1, seat 1 (main@5)\nThe rules.\n\n[0] [1]\nboard 1\n> Zug [1] ✓!" in shown.text
     assert shown.text.endswith("three in a row")
-    monkeypatch.setenv("OPENAI_API_KEY", "three in a row")  # which an endpoint sends back
+    monkeypatch.setenv("OPENAI_API_KEY", "three in a row")  # a secret that an endpoint returns
     record.turns[0].answer = replace(record.turns[0].answer, text="\x1b[2J")
     shown = sample_game(5, record)
     assert shown.text.endswith("<OPENAI_API_KEY>") and "> \\u001b[2J" in shown.text
@@ -266,21 +266,21 @@ def scalar(folder: RunFolder, name: str) -> list[tuple[int, Any]]:
     return [(event.step, pytest.approx(event.value)) for event in events(folder).Scalars(name)]
 
 
-def test_tensorboard_reads_each_row_and_a_resumed_run_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_tensorboard_shows_each_row_also_after_a_resume(tmp_path: Path) -> None:
     config = make_config(tracking={"dashboard": "off", "tensorboard": True})
     folder = RunFolder(tmp_path)
     tracker = make_tracker(tmp_path, config)
     run_updates(tracker)
     name = "eval/TicTacToe-v0/random/sampled/score"
-    # Read while the run goes on: nobody waits for its end to see something.
+    # Read during the run: rows are flushed.
     assert scalar(folder, name) == [(0, 0.5), (1, 0.6), (2, 0.6)]
     assert scalar(folder, "learn/loss") == [(1, 0.042), (2, 0.042)]
     assert {"version", "learn/grad_norm"}.isdisjoint(events(folder).Tags()["scalars"])
     told = events(folder).SummaryMetadata(name).summary_description
-    assert told == "wins plus half the draws, per game (share)"
+    assert told == "wins plus half the draws, divided by games (share)"
     tracker.close()
     rows = folder.metrics.read_bytes().splitlines(keepends=True)
-    folder.metrics.write_bytes(b"".join(rows[:2]))  # it goes on from version 1
+    folder.metrics.write_bytes(b"".join(rows[:2]))  # resumes from version 1
     resumed = make_tracker(tmp_path, config)
     assert scalar(folder, name) == [(0, 0.5), (1, 0.6)]
     resumed.log_evaluation([make_score(2, score=0.75)])
@@ -291,10 +291,10 @@ def test_tensorboard_reads_each_row_and_a_resumed_run_goes_on_where_it_was(tmp_p
     assert "cannot be written" not in printed(tracker) + printed(resumed)
 
 
-def test_no_tensorboard_is_a_mistake_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_tensorboard_is_a_config_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("unstable.tracking.sinks.tensorboard.find_spec", lambda _: None)
     config = make_config(tracking={"tensorboard": True})
-    refused(r"tracking\.tensorboard = true: .* pip install", check_sinks, config)
+    refused(r"tracking\.tensorboard = true: .*run `pip install", check_sinks, config)
     check_sinks(make_config())
 
 
@@ -312,7 +312,7 @@ def wandb_records(path: Path) -> Iterator[Any]:
         _, length, part = struct.unpack_from("<IHB", data, at)
         whole += data[at + 7 : at + 7 + length]
         at += 7 + length
-        if part in (1, 4):  # a whole record, or the last part of one
+        if part in (1, 4):  # a whole record, or the last part of it
             yield record.FromString(whole)
             whole = b""
 
@@ -323,7 +323,7 @@ def wandb_history(records: Sequence[Any]) -> list[dict[str, Any]]:
     return [{name: json.loads(i.value_json) for name, i in row.items()} for row in names]
 
 
-def test_wandb_gets_rows_tables_of_games_and_the_report(
+def test_wandb_receives_rows_game_tables_and_the_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wandb = pytest.importorskip("wandb", reason="wandb is not installed")
@@ -371,18 +371,18 @@ def test_wandb_gets_rows_tables_of_games_and_the_report(
         make_tracker(root, config.updated({"tracking.tags": ["x" * 70]}))
 
 
-# The page
+# Documentation
 
 
 PAGE = (ROOT / "docs/tracking.md").read_text(encoding="utf-8")
 
 
-def test_the_page_names_every_method_of_a_sink() -> None:
+def test_documentation_lists_every_sink_method() -> None:
     named = set(re.findall(r"^\| `(\w+)\(", PAGE, re.MULTILINE))
     assert named == {name for name, value in vars(Sink).items() if callable(value)} - {"__init__"}
 
 
-def test_the_pages_sink_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_documented_sink_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "pages_sinks.py").write_text(blocks("python", PAGE)[0])
     monkeypatch.syspath_prepend(tmp_path)
     config = make_config(tracking={"dashboard": "off", "sinks": ["pages_sinks:ScoreFile"]})
@@ -395,13 +395,13 @@ def test_the_pages_sink_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.slow
-def test_the_pages_examples_run_through_the_real_loop(
+def test_documented_sink_and_callbacks_run_in_a_real_loop(
     tmp_path: Path,
     tiny_folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Both at once: a sink that the config names, and callbacks."""
+    """Together: a sink from the config, and callbacks."""
     sink, script = blocks("python", PAGE)
     (tmp_path / "my_sinks.py").write_text(sink)
     small = (

@@ -47,8 +47,8 @@ from unstable.types import Segment, Update
 from unstable.types.metrics import EvalKey, VersusKey, metric
 
 
-def test_thoughts_are_counted_apart_and_what_ended_them_is_not() -> None:
-    """Three trained turns of 2, 5 and 8 sampled tokens; the last thought was ended."""
+def test_thought_tokens_exclude_inserted_tokens() -> None:
+    """Three trained turns of 2, 5 and 8 sampled tokens; the last thought was cut."""
     result = make_game(0, turns=5)
     first, second, third = (turn for turn in result.turns if turn.seat == 0)
     cut = Segment(token_ids=[7] * 4, scored=False)
@@ -67,13 +67,13 @@ def test_thoughts_are_counted_apart_and_what_ended_them_is_not() -> None:
     assert means["collect/thought_ended_share"] == pytest.approx(1 / 3)
 
 
-def test_means_are_weighted_by_turns_not_by_games(tmp_path: Path) -> None:
+def test_means_weight_turns_equally(tmp_path: Path) -> None:
     tracker = make_tracker(tmp_path)
     for game in (make_game(0, turns=1), make_game(1, turns=5, outcomes=(-1.0, 1.0))):
         take_in(tracker, game, make_trajectories(game), version=1)
     tracker.end_update(1)
     row = lines(tmp_path / "metrics.jsonl")[0]
-    # Trained turns: 0 | 0, 2, 4, with 2 | 2, 4, 6 tokens and outcome 1 | -1, -1, -1.
+    # By game: trained turns 0 | 0, 2, 4; tokens 2 | 2, 4, 6; outcomes 1 | -1, -1, -1.
     assert row["collect/trained_turns"] == 4
     assert row["collect/completion_length"] == pytest.approx(14 / 4)
     assert row["collect/reward/outcome"] == pytest.approx(-2 / 4)
@@ -92,7 +92,7 @@ def test_means_are_weighted_by_turns_not_by_games(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=5), min_size=1, max_size=5))
-def test_a_mean_does_not_depend_on_how_values_come(chunks: list[list[float]]) -> None:
+def test_mean_does_not_depend_on_chunks_of_values(chunks: list[list[float]]) -> None:
     metrics = PlayMetrics(make_config())
     for chunk in chunks:
         tally = PlayTally.empty()
@@ -103,7 +103,7 @@ def test_a_mean_does_not_depend_on_how_values_come(chunks: list[list[float]]) ->
     assert metrics.take(1.0)["mean"] is None
 
 
-def test_results_are_counted_by_opponent_and_forfeits_apart(tmp_path: Path) -> None:
+def test_results_and_forfeits_are_counted_by_opponent(tmp_path: Path) -> None:
     tracker = make_tracker(tmp_path)
     games = [
         make_game(0, ("main@3", "main@3"), (0, 1), (1.0, -1.0)),
@@ -139,19 +139,19 @@ def test_engine_counters_are_differenced_and_survive_a_restart() -> None:
     engine.add(0, {"sampled_tokens": 130, "decode_steps": 20, "running": 1})
     assert engine.values(1.0)["collect/engine/adapter_hit_share"] is None  # the embedded engine
     engine.add(0, {"sampled_tokens": 130, "adapter_requests": 8, "adapter_hits": 6, "running": 1})
-    engine.add(1, {"sampled_tokens": 20, "decode_steps": 5, "running": 2})  # began anew at 0
+    engine.add(1, {"sampled_tokens": 20, "decode_steps": 5, "running": 2})  # restarted at 0
     row = engine.values(seconds=10.0)
     assert row["collect/engine/tokens_per_second"] == pytest.approx((30 + 20) / 10)
     assert row["collect/engine/tokens_per_step"] == pytest.approx(50 / 10)
     assert row["collect/engine/running"] == 3
     assert row["collect/engine/cached_share"] is None
-    assert row["collect/engine/request_tokens"] is None  # no request was answered
+    assert row["collect/engine/request_tokens"] is None  # no completed request
     assert row["collect/engine/adapter_hit_share"] == 6 / 8
     engine.add(0, {"sampled_tokens": 150, "requests": 5, "prompt_tokens": 200})
     assert engine.values(1.0)["collect/engine/request_tokens"] == (50 + 20 + 200) / 5
 
 
-def test_what_an_engine_does_not_measure_is_null_and_not_0() -> None:
+def test_unmeasured_engine_metrics_are_null() -> None:
     engine = EngineMetrics()
     engine.add(0, {"requests": 1.0})
     assert engine.values(1.0)["collect/engine/prefill_seconds"] is None
@@ -159,13 +159,13 @@ def test_what_an_engine_does_not_measure_is_null_and_not_0() -> None:
     assert engine.values(1.0)["collect/engine/prefill_seconds"] == 0.0
 
 
-def test_entropy_by_hand() -> None:
+def test_entropy_equals_hand_computed_values() -> None:
     assert entropy(Counter()) is None
     assert entropy(Counter(a=5)) == pytest.approx(0.0)
     assert entropy(Counter(a=1, b=1, c=2)) == pytest.approx(1.5 * math.log(2))
 
 
-def test_games_are_read_back_as_they_were(tmp_path: Path) -> None:
+def test_recorded_games_are_read_back_unchanged(tmp_path: Path) -> None:
     tracker = make_tracker(tmp_path)
     result = make_game(5, turns=5, forfeit=0)
     take_in(tracker, result, make_trajectories(result), version=7, actor=2)
@@ -181,7 +181,7 @@ def test_games_are_read_back_as_they_were(tmp_path: Path) -> None:
     assert as_played(read_game("a line", game)) == as_played(result)
 
 
-def test_rows_keep_their_names_and_hold_null_for_what_is_not_there(tmp_path: Path) -> None:
+def test_rows_keep_all_names_with_null_for_missing_values(tmp_path: Path) -> None:
     tracker = make_tracker(tmp_path)
     tracker.log_evaluation([make_score(0)])
     tracker.end_update(0)
@@ -198,14 +198,14 @@ def test_rows_keep_their_names_and_hold_null_for_what_is_not_there(tmp_path: Pat
     assert "NaN" not in (tmp_path / "metrics.jsonl").read_text()
 
 
-def test_a_refused_step_is_a_line_to_the_person_and_in_the_log(
+def test_skipped_step_is_printed_and_logged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     refusals = ["the loss is nan", "the loss is nan", "the gradient's norm is inf"]
     update = Update(version=3, metrics={}, advantages=[], refusals=refusals)
     line = (
-        "update 3: 3 optimizer steps are refused, the loss is nan; the gradient's norm is inf; "
-        "the weights stay as they were"
+        "update 3: skipped 3 optimizer steps: the loss is nan; the gradient's norm is inf; "
+        "the weights are unchanged"
     )
     tracker = make_tracker(tmp_path)
     tracker.log_learner(update)
@@ -219,7 +219,7 @@ def test_a_refused_step_is_a_line_to_the_person_and_in_the_log(
     assert line in caplog.text
 
 
-def test_every_name_written_is_declared(tmp_path: Path) -> None:
+def test_every_written_metric_is_declared(tmp_path: Path) -> None:
     config = make_config(games=[{"env": "TicTacToe-v0"}, {"env": "Sokoban-v0", "seats": 1}])
     run_updates(make_tracker(tmp_path, config))
     names = read_rows(tmp_path / "metrics.jsonl")[-1]
@@ -227,9 +227,9 @@ def test_every_name_written_is_declared(tmp_path: Path) -> None:
     assert any(name.startswith("collect/versus/alone/") for name in names)
 
 
-def test_a_further_temperature_has_names_of_its_own(tmp_path: Path) -> None:
+def test_each_temperature_has_its_own_metrics(tmp_path: Path) -> None:
     tracker = make_tracker(tmp_path, make_config(eval={"temperature": [1.0, 0.0, 0.5]}))
-    for temperature in (0.0, 0.5, 1.0):  # however they come
+    for temperature in (0.0, 0.5, 1.0):  # in any order
         tracker.log_evaluation([make_score(0, score=temperature, temperature=temperature)])
     tracker.end_update(0)
     (row,) = read_rows(tmp_path / "metrics.jsonl")
@@ -250,7 +250,7 @@ def test_a_further_temperature_has_names_of_its_own(tmp_path: Path) -> None:
     ]
 
 
-def test_phases_share_out_the_time_of_a_row(tmp_path: Path) -> None:
+def test_phase_times_sum_to_the_rows_time(tmp_path: Path) -> None:
     run_updates(make_tracker(tmp_path))
     for row in read_rows(tmp_path / "metrics.jsonl"):
         names = [name for name in row if name.startswith("time/") and name != "time/total"]
@@ -258,7 +258,7 @@ def test_phases_share_out_the_time_of_a_row(tmp_path: Path) -> None:
     assert row["time/play"] and row["time/update"] and row["time/publish"]
 
 
-def test_progress_goes_on_with_every_game(tmp_path: Path) -> None:
+def test_progress_advances_with_every_game(tmp_path: Path) -> None:
     tracker = make_tracker(tmp_path)
     tracker.phase("playing", 2, 5)
     result = make_game(0, turns=3)
@@ -271,7 +271,7 @@ def test_progress_goes_on_with_every_game(tmp_path: Path) -> None:
     assert tracker.view.phase.done == 1
 
 
-def test_what_the_folder_holds_names_its_format(tmp_path: Path) -> None:
+def test_records_contain_their_format(tmp_path: Path) -> None:
     run_updates(make_tracker(tmp_path))
     folder = RunFolder(tmp_path)
     paths = [folder.metrics, folder.ratings, folder.games("train", 0), folder.samples(1)]
@@ -279,23 +279,23 @@ def test_what_the_folder_holds_names_its_format(tmp_path: Path) -> None:
     assert all("format" not in row for row in read_rows(folder.metrics))
 
 
-def test_a_full_disk_leaves_whole_lines(tmp_path: Path) -> None:
+def test_failed_writes_leave_only_whole_lines(tmp_path: Path) -> None:
     tracker = make_tracker(tmp_path)
     tracker.end_update(0)
     [metrics] = [sink for sink in tracker.recording.sinks if isinstance(sink, MetricsFile)]
-    metrics.close()  # from here on every write raises
+    metrics.close()  # later writes raise
     tracker.end_update(1)
     tracker.end_update(2)
     assert [row["version"] for row in read_rows(tmp_path / "metrics.jsonl")] == [0]
     assert printed(tracker).count("cannot be written") == 1
 
 
-def test_a_folder_that_cannot_be_written_is_an_error_at_the_start(tmp_path: Path) -> None:
+def test_unwritable_folder_is_a_config_error(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("a file")
     refused(r"tracking\.run_dir.*out.*another folder", make_tracker, tmp_path / "out")
 
 
-def test_ratings_are_replaced_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ratings_are_replaced_atomically(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tracker = make_tracker(tmp_path)
     tracker.log_ratings([make_rating("main@0", 25.0)])
     before = (tmp_path / "ratings.json").read_bytes()
@@ -310,7 +310,7 @@ def test_ratings_are_replaced_at_once(tmp_path: Path, monkeypatch: pytest.Monkey
     assert (tmp_path / "ratings.json").read_bytes() == before
 
 
-def test_without_a_dashboard_an_update_is_a_line(tmp_path: Path) -> None:
+def test_update_is_one_line_without_a_dashboard(tmp_path: Path) -> None:
     tracker = make_tracker(tmp_path)
     run_updates(tracker, updates=1)
     evaluation, update = [line for line in printed(tracker).splitlines() if "version 1" not in line]
@@ -325,7 +325,7 @@ def test_without_a_dashboard_an_update_is_a_line(tmp_path: Path) -> None:
     )
 
 
-def test_an_evaluation_says_what_repeats_and_what_a_difference_needs(tmp_path: Path) -> None:
+def test_evaluation_line_shows_distinct_and_needed_games(tmp_path: Path) -> None:
     tracker = make_tracker(tmp_path)
     tracker.log_evaluation([dataclasses.replace(make_score(0), distinct=2)])
     tracker.log_evaluation([dataclasses.replace(make_score(1), needed=1234)])
@@ -339,16 +339,16 @@ def test_an_evaluation_says_what_repeats_and_what_a_difference_needs(tmp_path: P
     assert "16 (2 distinct)" in printed(tracker)
 
 
-def test_an_update_whose_batch_was_ready_says_so(tmp_path: Path) -> None:
+def test_update_line_without_new_games_says_so(tmp_path: Path) -> None:
     run_updates(make_tracker(tmp_path), updates=1)
     row = read_rows(tmp_path / "metrics.jsonl")[-1]
     none = {name: 0 for name in row if name.startswith("collect/") and row[name] is not None}
     line = update_line(row | none | {"collect/reward": None, "version": 2}, steps=3)
-    assert line.startswith("update 2/3 · its games were played before the last one · loss 0.042 ·")
+    assert line.startswith("update 2/3 · games from before the previous update · loss 0.042 ·")
     assert update_line(row, steps=3, left_s=200).endswith(" · about 3 min 20 s left")
 
 
-def test_the_summary_holds_both_ends_and_says_where_all_lies(tmp_path: Path) -> None:
+def test_summary_shows_first_and_last_results_and_paths(tmp_path: Path) -> None:
     tracker = make_tracker(tmp_path / "out")
     run_updates(tracker)
     tracker.close()
@@ -367,7 +367,7 @@ def test_the_summary_holds_both_ends_and_says_where_all_lies(tmp_path: Path) -> 
 
 
 def metrics_row(version: int, games: int, **figures: float | None) -> dict[str, Any]:
-    """A row of an update with an evaluation."""
+    """Return a row of an update with an evaluation."""
     versus, evaluation = VersusKey("self"), EvalKey("TicTacToe-v0", "minimax", "sampled")
     counts = {"collect/games": games, "collect/trained_turns": 20 * bool(games)}
     counts |= {"collect/forfeits": 3 * bool(games), "collect/failures": int(bool(games))}
@@ -413,7 +413,7 @@ def summarized(folder: RunFolder) -> str:
     return shown(summary(folder, "interrupted"), 200)
 
 
-def test_rows_of_a_summary_are_of_one_opponent_each_and_add_up(left_folder: RunFolder) -> None:
+def test_summary_rows_cover_disjoint_opponents(left_folder: RunFolder) -> None:
     row = {"version": 2, "collect/games": 10, "time/total": 1.0}
     for name, games in (("self", 4), ("others", 6), ("past", 2), ("fixed", 4), ("random", 4)):
         shares = dict.fromkeys(("win", "draw", "loss", "forfeit"), 0.5)
@@ -424,7 +424,7 @@ def test_rows_of_a_summary_are_of_one_opponent_each_and_add_up(left_folder: RunF
     assert table == [("self", "4"), ("past", "2"), ("random", "4")]
 
 
-def test_the_summary_of_a_run_that_was_left(left_folder: RunFolder) -> None:
+def test_summary_of_an_earlier_run(left_folder: RunFolder) -> None:
     text = summarized(left_folder)
     head = "version 1 · 8 training games · 20 trained turns · 3 forfeits · 1 failed · 3 min 05 s"
     assert "interrupted" in text and head in text
@@ -440,7 +440,7 @@ def test_the_summary_of_a_run_that_was_left(left_folder: RunFolder) -> None:
     assert ratings[2].split() == ["26.2", "2.0", "12", "6", "2", "4", "1"]
 
 
-def test_a_run_that_was_left_is_gone_on_with(left_folder: RunFolder) -> None:
+def test_tracker_continues_an_earlier_run(left_folder: RunFolder) -> None:
     tracker = make_tracker(left_folder.root)
     assert [row["version"] for row in tracker.view.summary.rows] == [0, 1]
     assert tracker.view.version == 1
@@ -453,7 +453,7 @@ def test_a_run_that_was_left_is_gone_on_with(left_folder: RunFolder) -> None:
     assert "version 2 · 8 training games" in summarized(left_folder)
 
 
-def test_what_has_another_format_is_an_error(left_folder: RunFolder) -> None:
+def test_other_record_formats_are_errors(left_folder: RunFolder) -> None:
     row = json.dumps({"format": 1, "version": 2})
     left_folder.metrics.write_text(METRICS + row + "\n")
     refused(r"metrics\.jsonl:3: format = 1: .*repeat", make_tracker, left_folder.root)
@@ -467,14 +467,14 @@ def test_what_has_another_format_is_an_error(left_folder: RunFolder) -> None:
     tracker.close()
 
 
-def test_the_summary_of_a_run_that_did_nothing(tmp_path: Path) -> None:
+def test_summary_of_a_run_without_results(tmp_path: Path) -> None:
     tracker = make_tracker(tmp_path)
     tracker.finish("no space is left", "failed")
     assert "The run ended: failed" in printed(tracker)
 
 
-def test_a_terminal_that_goes_away_stops_nothing(tmp_path: Path) -> None:
-    """A closed pipe, as with `run.sh | head -1`, ends no run, although Rich alone would exit."""
+def test_closed_pipe_does_not_stop_the_run(tmp_path: Path) -> None:
+    """A closed pipe, as with `run.sh | head -1`, does not end a run, though Rich would exit."""
     code = (
         "import sys; from pathlib import Path; from tests.helpers.tracking import *\n"
         f"t = Tracker(make_config(), RunFolder(Path({str(tmp_path / 'run')!r})))\n"
@@ -491,7 +491,7 @@ def test_a_terminal_that_goes_away_stops_nothing(tmp_path: Path) -> None:
     assert process.wait(60) == 0
 
 
-def test_logs_of_libraries_go_to_the_file_whenever_they_are_imported(tmp_path: Path) -> None:
+def test_library_logs_go_to_the_log_file(tmp_path: Path) -> None:
     script = f"""
 import logging, warnings
 from pathlib import Path
@@ -521,11 +521,11 @@ logging.getLogger("unstable.loop.train").info("from us")
 @every_row(
     "value, text", (None, "–"), (0.0, "0"), (99.96, "100"), (-1234.5, "−1,234"), (1e-4, "0.0001")
 )
-def test_numbers(value: float | None, text: str) -> None:
+def test_numbers_are_formatted(value: float | None, text: str) -> None:
     assert number(value) == text
 
 
-def test_durations_and_sparklines() -> None:
+def test_durations_and_sparklines_are_formatted() -> None:
     durations = [duration(seconds) for seconds in (0.4, 59.4, 59.6, 3599.6)]
     assert durations == ["0 s", "59 s", "1 min 00 s", "1 h 00 min"]
     assert sparkline([], 5) == sparkline([None], 5) == ""

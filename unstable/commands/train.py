@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 
+from unstable.commands.expected import expected_line
 from unstable.commands.prepare import Resolved, check, exact_games, prepare, show_plan
 from unstable.commands.report import report_at_end
 from unstable.commands.session import (
@@ -11,6 +12,7 @@ from unstable.commands.session import (
     new_run,
     run_to_end,
     starting,
+    status,
 )
 from unstable.commands.teach import taught
 from unstable.config import ConfigError, RunConfig, RunFailedError, one_line
@@ -42,7 +44,7 @@ def train(
     """Run a whole training; return its folder. `command` is the command line, for the record.
 
     `callbacks` are sinks in addition to the config's, or factories of one from config and folder.
-    `loop` makes the updates (docs/python_api.md, "A loop of your own").
+    `loop` makes the updates (docs/own_loop.md).
 
     Raises `ConfigError` for a user's mistake, if possible before any model is loaded, and
     `RunFailedError` for any other failure. An interrupt leaves a folder that is intact up to the
@@ -56,6 +58,7 @@ def train(
     if config.model.init == "auto":
         resolved = taught(resolved)
     with new_run(resolved.config, command) as folder:
+        status(expected_line(resolved, folder))
         go_on(resolved, folder, None, callbacks, loop=loop)
     return folder
 

@@ -47,7 +47,7 @@ class Explorer:
         All are samples of the policy. They differ if enough different answers were sampled.
         """
         sampled = turn.answer.sampled
-        assert sampled is not None, "a trained seat's turn"
+        assert sampled is not None, "turn of an untrained seat"
         found = await self._sample(spec, turn, sampled)
         scores = await self._scores(spec, found)
         chance = random.Random(derive_seed(self._seed, "explore", spec.game_id))

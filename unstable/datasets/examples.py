@@ -37,10 +37,10 @@ class Example:
     """
 
     env: str  # a GameConfig's key
-    seat: int | None  # None: the data does not say
+    seat: int | None  # None: unknown
     prompt: str  # the user text
     answer: str  # without the stop token
-    tokens: TokenSample  # the stop token included
+    tokens: TokenSample  # including the stop token
 
     @property
     def key(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -91,7 +91,7 @@ class FineTuning:
     train: Sequence[Example]
     held_out: Sequence[Example]
     epochs: int
-    patience: int  # epochs without a lower held-out loss before it stops
+    patience: int  # epochs without a lower held-out loss before training stops
     batch_size: int
     seed: int
 
@@ -121,7 +121,7 @@ class FineTuning:
         return [[each.tokens for index in part for each in units[index]] for part in parts]
 
 
-_LENGTHS = (1, 1, 1, 2, 4)  # of the first lessons; the others are as long as the last
+_LENGTHS = (1, 1, 1, 2, 4)  # relative lengths of the first lessons; later ones keep the last
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +132,7 @@ class Lessons(FineTuning):
     `train` has those of the first lesson's positions; later ones have up to four times as many.
     """
 
-    positions: int  # in the first lesson
+    positions: int  # positions of the first lesson
     draw: Callable[[int, int], Sequence[Sequence[Example]]]  # units, given epoch and size
 
     def units(self, epoch: int) -> Sequence[Sequence[Example]]:

@@ -53,10 +53,10 @@ def read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     try:
         rows = json.loads(path.read_text(encoding="utf-8-sig"))
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: not JSON ({error}); write an object a line") from None
+        raise ConfigError(f"{path}: invalid JSON ({error}); write one object per line") from None
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, dict):
-            raise ConfigError(f"{path}: row {number} is a {type(row).__name__}; give objects")
+            raise ConfigError(f"{path}, row {number} = {shown(row)}: must be an object")
         yield f"{path}, row {number}", row
 
 
@@ -67,7 +67,7 @@ def turns_of(place: str, row: Mapping[str, Any]) -> ChatTurns | None:
     the user's first one. Raises `ConfigError` for a chat that cannot be trained on.
     """
     if row.get("tools"):
-        raise ConfigError(f"{place}: tools: calls of tools are not trained on; leave the row out")
+        raise ConfigError(f"{place}: tools: tool calls are unsupported; remove the row")
     for name in ("messages", "conversations"):
         if name in row:
             return _turns(place, name, _system(row), row[name])
@@ -80,7 +80,7 @@ def turns_of(place: str, row: Mapping[str, Any]) -> ChatTurns | None:
     if row.keys() >= {"instruction", "output"}:
         parts = [row["instruction"], row.get("input") or ""]
         if not all(isinstance(part, str) for part in parts):
-            raise ConfigError(f"{place}: instruction and input: give texts")
+            raise ConfigError(f"{place}: instruction and input must be strings")
         asked = "\n\n".join(filter(None, parts))
         answer = [{"role": "assistant", "content": row["output"]}]
         prompt = [*_system(row), *messages_of(place, "instruction", asked, "user")]
@@ -98,7 +98,7 @@ def _turns(place: str, field: str, before: Chat, messages: Any) -> ChatTurns:
         and (at < len(before) or messages[at - len(before)].get("weight") not in (0, 0.0))
     ]
     if not answers:
-        raise ConfigError(f"{place}: {field}: has no answer of the assistant to learn; give one")
+        raise ConfigError(f"{place}: {field}: no assistant message to train on; add one")
     return ChatTurns(chat, answers)
 
 
@@ -108,7 +108,7 @@ def preference_of(place: str, row: Mapping[str, Any]) -> Preference | None:
         *prompt, answer = _answered(place, row, "completion")
         good = row["label"]
         if not isinstance(good, bool):
-            raise ConfigError(f"{place}: label = {shown(good)}: give true or false")
+            raise ConfigError(f"{place}: label = {shown(good)}: must be true or false")
         sides = (answer["content"], None) if good else (None, answer["content"])
         return Preference(prompt, *sides)
     if not row.keys() >= {"chosen", "rejected"} or "observation" in row:
@@ -117,9 +117,9 @@ def preference_of(place: str, row: Mapping[str, Any]) -> Preference | None:
         _answered(place, row, side) for side in ("chosen", "rejected")
     )
     if prompt != other:
-        raise ConfigError(f"{place}: chosen and rejected differ before their last messages")
+        raise ConfigError(f"{place}: chosen and rejected have different prompts; use one prompt")
     if not prompt:
-        raise ConfigError(f"{place}: has no prompt; give one, or chats in chosen and rejected")
+        raise ConfigError(f"{place}: no prompt; add prompt, or chats as chosen and rejected")
     return Preference(prompt, chosen["content"], rejected["content"])
 
 
@@ -130,7 +130,7 @@ def _answered(place: str, row: Mapping[str, Any], side: str) -> Chat:
         asked = messages_of(place, "prompt", row["prompt"], "user")
     said = messages_of(place, side, row[side], "assistant")
     if said[-1]["role"] != "assistant":
-        raise ConfigError(f"{place}: {side}: ends with a message of {said[-1]['role']}")
+        raise ConfigError(f"{place}: {side}: last message from {said[-1]['role']}, not assistant")
     repeated = next((each for each in ([*system, *asked], asked) if said[: len(each)] == each), [])
     return [*system, *asked, *said[len(repeated) :]]
 
@@ -146,29 +146,29 @@ def messages_of(place: str, field: str, value: Any, role: str = "") -> Chat:
     if role and isinstance(value, str):
         value = [{"role": role, "content": value}]
     if not isinstance(value, list) or not value:
-        raise ConfigError(f"{place}: {field} = {shown(value)}: give a text or a list of messages")
+        raise ConfigError(f"{place}: {field} = {shown(value)}: must be a string or message list")
     return [_message(f"{place}: {field}.{at}", each) for at, each in enumerate(value)]
 
 
 def _message(place: str, message: Any) -> dict[str, str]:
     if not isinstance(message, dict):
-        raise ConfigError(f"{place} is a {type(message).__name__}; give a role and a content")
+        raise ConfigError(f"{place} = {shown(message)}: must be an object with role and content")
     given = message.get("role", message.get("from"))
     role = _ROLES.get(given) if isinstance(given, str) else None
     if role is None:
-        raise ConfigError(f"{place}.role = {shown(given)}: give system, user or assistant")
+        raise ConfigError(f"{place}.role = {shown(given)}: must be system, user or assistant")
     for name in _UNTRAINED:
         if message.get(name):
-            raise ConfigError(f"{place}.{name}: is not trained on; write it into content")
+            raise ConfigError(f"{place}.{name}: unsupported; write it into content")
     content = message.get("content", message.get("value"))
     if isinstance(content, list):
         parts = [part.get("text") for part in content if isinstance(part, dict)]
         texts = [text for text in parts if isinstance(text, str)]
         if len(texts) < len(content):
-            raise ConfigError(f"{place}.content: has parts that are no text; give text")
+            raise ConfigError(f"{place}.content: only text parts are supported; use text")
         content = "\n".join(texts)
     if not is_text(content):
-        raise ConfigError(f"{place}.content = {shown(content)}: is no text; give a text")
+        raise ConfigError(f"{place}.content = {shown(content)}: must be non-empty UTF-8 text")
     return {"role": role, "content": content}
 
 

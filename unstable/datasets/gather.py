@@ -51,13 +51,13 @@ def gather_examples(config: SFTRun, tokenizer: Any) -> list[Example]:
     for index, data in enumerate(config.sft.data):
         try:
             gathered = list(_source(data, config, tokenizer, f"sft.data.{index}"))
-        except ValueError as error:  # such as a prompt that is too long, which costs play one game
+        except ValueError as error:  # such as a prompt that is too long
             raise ConfigError(str(error)) from None
         for example in gathered:
             found.setdefault(example.key, example)
     examples = list(found.values())
     if not examples:
-        raise ConfigError("sft.data: holds not one example; give other files, or an expert")
+        raise ConfigError("sft.data: no examples found; add files or an expert")
     _check_lengths(config, examples)
     return examples
 
@@ -72,17 +72,17 @@ def own_pairs(config: LearnRun, tokenizer: Any) -> list[PairExample]:
         raise ConfigError(f"{field}: no such file; give a JSONL file")
     name = learn.pairs_game or (next(iter(known)) if len(known) == 1 else None)
     if name not in known:
-        hint = nearest(name, list(known)) if name else f"name one of {', '.join(known)}"
-        raise ConfigError(f"learn.pairs_game = {name!r}: not among games; {hint}")
+        hint = nearest(name, list(known)) if name else f"use one of {', '.join(known)}"
+        raise ConfigError(f"learn.pairs_game = {name!r}: unknown game; {hint}")
     pairs = jsonl_pairs(path, known[name], prompts_of(config, known[name], tokenizer))
     if not pairs:
-        raise ConfigError(f"{field}: holds not one pair; give another file")
+        raise ConfigError(f"{field}: no pairs found; use another file")
     algorithm = config.learner.algorithm
     is_comparing = algorithm.grouped or algorithm.needs_groups
     if is_comparing and any(len(pair.answers) < 2 for pair in pairs):
         raise ConfigError(
-            f"{field}: has single answers with a label, and {algorithm.name} compares two; take "
-            "kto, or give pairs"
+            f"{field}: labeled single answers are unsupported by {algorithm.name}, which compares "
+            "pairs; use kto, or give pairs"
         )
     _check_lengths(config, [each for pair in pairs for each in pair.answers])
     return pairs
@@ -127,19 +127,19 @@ def _games(
     known = config.game_by_key
     if data.game is not None and data.game not in known:
         hint = nearest(data.game, list(known))
-        raise ConfigError(f"{field}.game = {data.game!r}: not among games; {hint}")
+        raise ConfigError(f"{field}.game = {data.game!r}: unknown game; {hint}")
     games = list(known.values()) if data.game is None else [known[data.game]]
     names = ", ".join(game.key for game in games)
     if isinstance(data, ExpertData):
         if with_expert := [game for game in games if game_info(game).expert]:
             return with_expert
-        raise ConfigError(f"{field}: {names} has no expert; these games have one: {EXPERT_GAMES}")
+        raise ConfigError(f"{field}: {names} has no expert; games with an expert: {EXPERT_GAMES}")
     if isinstance(data, LegalMovesData):
         if listing := [game for game in games if lists_legal_moves(game)]:
             return listing
-        raise ConfigError(f"{field}: {names} lists no legal moves; set games.0.legal_moves")
+        raise ConfigError(f"{field}: {names} does not list legal moves; set games.0.legal_moves")
     if len(games) > 1:
-        raise ConfigError(f"{field}.game is missing; name one of {', '.join(known)}")
+        raise ConfigError(f"{field}.game: missing; set it to one of {', '.join(known)}")
     if not Path(data.path).expanduser().is_file():
         raise ConfigError(f"{field}.path = {data.path!r}: no such file; give a JSONL file")
     return games
@@ -152,8 +152,8 @@ def _recorded_files(data: RecordedData, field: str) -> list[Path]:
         found = sorted(path.glob("games/train-*.jsonl")) if path.is_dir() else [path]
         if not found or not found[0].is_file():
             raise ConfigError(
-                f"{field}.files.{index} = {name!r}: no training games there; "
-                "give a run's folder or its games/train-*.jsonl"
+                f"{field}.files.{index} = {name!r}: no training games found; "
+                "use a run's folder or its games/train-*.jsonl"
             )
         files += found
     return files
@@ -172,6 +172,6 @@ def _check_lengths(config: RunConfig, examples: Sequence[Example]) -> None:
         if (longest := max(lengths)) > limit:
             longer = sum(length > limit for length in lengths)
             raise ConfigError(
-                f"sampling.{field} = {limit}: {longer} of {len(lengths)} examples are longer, "
-                f"which play would cut off; set it to {longest}"
+                f"sampling.{field} = {limit}: {longer} of {len(lengths)} examples are longer and "
+                f"would be truncated in play; set it to {longest}"
             )

@@ -65,7 +65,7 @@ class OfflineData:
 
     def batches(self, version: int) -> Iterator[PackedBatch]:
         """Yield the batches from the update of `version` on, epoch after epoch."""
-        first = 0  # version that the epoch begins with
+        first = 0  # version at the start of the epoch
         for epoch in range(self.learn.epochs):
             order = self._order(epoch)
             cuts = self._cuts(order)
@@ -115,7 +115,7 @@ class OfflineData:
             if number < on_file:
                 yield next(read)
             else:
-                # No game or group of a run has a number below 0.
+                # Negative numbers differ from those of all recorded games and groups.
                 group = pair_group(pairs[number - on_file], on_file - number - 1)
                 yield tuple(map(PackedTrajectory.of, group.trajectories))
 

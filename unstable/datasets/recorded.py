@@ -20,7 +20,7 @@ SELF = "self"
 class Source(NamedTuple):
     """A run whose games are trained on."""
 
-    files: Mapping[Path, int]  # of training games, each with the byte at which reading ends
+    files: Mapping[Path, int]  # bytes to read per games file
     trajectories: Callable[[RecordedGame], list[Trajectory]]
     judged: frozenset[tuple[int, int]] | None = None  # games and seats that a judge accepts
 
@@ -30,12 +30,12 @@ class IndexCounts:
     """Counts of an index."""
 
     games: int = 0
-    groups: int = 0  # to train on or held out
+    groups: int = 0  # trained and held-out groups
     samples: int = 0
-    held_out: int = 0  # groups
-    incomplete: int = 0  # groups that miss a member
-    filtered: int = 0  # trajectories that filters left out
-    largest: int = 0  # trajectories of the largest group, as it was recorded
+    held_out: int = 0  # held-out groups
+    incomplete: int = 0  # groups with missing members
+    filtered: int = 0  # trajectories removed by filters
+    largest: int = 0  # trajectories of the largest group before filters
 
 
 @dataclass(slots=True)
@@ -44,7 +44,7 @@ class _RecordedGroup:
 
     missing: int
     is_held_out: bool
-    places: list[int] = field(default_factory=list)  # pairs of a file's index and a byte
+    places: list[int] = field(default_factory=list)  # file index and byte offset, alternating
     samples: int = 0
     members: int = 0
     left_out: int = 0
@@ -67,10 +67,10 @@ class GroupIndex:
         skipped: Skipped,
     ) -> None:
         self._sources, self._learn, self._least = sources, learn, least
-        self._files: list[tuple[Path, int]] = []  # with the index of the source
+        self._files: list[tuple[Path, int]] = []  # path and index of its source
         self._places, self._starts = array("q"), array("q", [0])
-        self._owners = array("q")  # pairs of a source's index and the group's id there
-        self._offsets: list[tuple[int, int]] = []  # of game and group ids, by source
+        self._owners = array("q")  # source index and its group id, alternating
+        self._offsets: list[tuple[int, int]] = []  # of game and group ids, for each source
         self.sizes = array("q")
         """Number of samples of each group."""
         self.train: list[int] = []
@@ -170,7 +170,7 @@ class GroupIndex:
 
     def _window(self, indices: Sequence[int]) -> Iterator[tuple[PackedTrajectory, ...]]:
         """Yield the groups in this order; their games are read in the order of the files."""
-        wanted: dict[tuple[int, int], set[int]] = {}  # groups, by file and byte
+        wanted: dict[tuple[int, int], set[int]] = {}  # groups by file index and byte offset
         found: dict[int, list[PackedTrajectory]] = {}
         for index in indices:
             found[index] = []
@@ -185,7 +185,7 @@ class GroupIndex:
                 own = [each for each in kept if each.group_id == group_id]
                 found[index] += [self._packed(number, each) for each in own]
         for index in indices:
-            # As they were admitted where play and learning took turns.
+            # The order in which `loop.mode: sync` admits them.
             yield tuple(sorted(found.pop(index), key=lambda each: (each.game_id, each.seat)))
 
     def _packed(self, number: int, own: Trajectory) -> PackedTrajectory:

@@ -18,8 +18,8 @@ from unstable.records.games import read_game
 from unstable.types import GameResult, Observation, SampledTokens, Segment, TokenSample, Turn
 from unstable.types.seeds import derive_seed
 
-_PATIENCE = 200  # games in a row without a new position, after which there are taken to be no more
-_AMPLE = 4  # times as many positions of random play as are wanted
+_PATIENCE = 200  # consecutive games without a new position after which the search stops
+_AMPLE = 4  # generated positions per requested position
 
 log = logging.getLogger(__name__)
 
@@ -42,8 +42,8 @@ def expert_examples(
     style = prompts.style
     if rationale and not style.reasoning:
         raise ConfigError(
-            f"rationale = true: the prompt style {style.name!r} of {game.key} asks for the action "
-            "alone; set games.prompt to think, or rationale to false"
+            f"rationale = true: the prompt style {style.name!r} of {game.key} has no reasoning; "
+            "set games.prompt to think, or rationale to false"
         )
     pools: dict[int | None, list[Example]] = {seat: [] for seat in range(game.seats)}
     quota = -(-number // game.seats)
@@ -59,9 +59,7 @@ def expert_examples(
         idle = idle + 1 if progress == before else 0
     evenly = [example for turn in zip_longest(*pools.values()) for example in turn if example]
     if len(evenly) < number:
-        log.warning(
-            "%s: found %d different positions, not the %d asked for", game.key, len(evenly), number
-        )
+        log.warning("%s: found only %d of %d requested positions", game.key, len(evenly), number)
     return evenly[:number]
 
 
@@ -117,7 +115,7 @@ def random_positions(
     too. Raises `ConfigError` if the game's parser reads a legal move from no form of answer, and
     `ValueError` for a game that does not list its moves.
     """
-    found: dict[tuple[str, ...], list[list[Example]]] = {}  # by what is legal
+    found: dict[tuple[str, ...], list[list[Example]]] = {}  # by the legal moves
     for index in count():
         if sum(map(len, found.values())) >= _AMPLE * number:
             break
@@ -159,8 +157,8 @@ def own_examples(
     turns = turns_of(place, row)
     if turns is None:
         raise ConfigError(
-            f"{place}: has {', '.join(row) or 'no keys'}; give observation and action, messages, "
-            "or prompt and completion"
+            f"{place}: unknown format (keys: {', '.join(row) or 'none'}); use observation and "
+            "action, messages, or prompt and completion"
         )
     chat = turns.chat
     return [chat_example(chat[:at], chat[at]["content"], game, prompts) for at in turns.answers]
@@ -171,8 +169,8 @@ def action_example(
 ) -> Example:
     """Return the example of an action in answer to an observation; raises `ConfigError`."""
     if not (is_text(observation) and is_text(action)):
-        raise ConfigError(f"{place}: give the texts observation and action")
-    # Games files record a model's observation with the request, which the prompt adds.
+        raise ConfigError(f"{place}: observation and action must be non-empty UTF-8 text")
+    # Recorded observations include the request, which the prompt adds again.
     text = observation.removesuffix(prompts.style.request).rstrip()
     seen = Observation(seat=0, rules=text, events=[], board="", notice="", brief=text)
     try:
@@ -208,7 +206,7 @@ def _pair(place: str, row: dict[str, Any], game: GameConfig, prompts: PromptBuil
     if row.keys() >= {"observation", "chosen", "rejected"} and "prompt" not in row:
         for name in ("chosen", "rejected"):
             if not is_text(row[name]):
-                raise ConfigError(f"{place}: {name} = {row[name]!r} is no text; give a text")
+                raise ConfigError(f"{place}: {name} = {row[name]!r}: must be non-empty UTF-8 text")
         seen = row["observation"]
         pair = PairExample(
             chosen=action_example(place, seen, row["chosen"], game, prompts),
@@ -218,8 +216,8 @@ def _pair(place: str, row: dict[str, Any], game: GameConfig, prompts: PromptBuil
         found = preference_of(place, row)
         if found is None:
             raise ConfigError(
-                f"{place}: has {', '.join(row) or 'no keys'}; give observation or prompt, chosen "
-                "and rejected"
+                f"{place}: unknown format (keys: {', '.join(row) or 'none'}); use observation or "
+                "prompt, chosen and rejected"
             )
         sides = (
             None if answer is None else chat_example(found.prompt, answer, game, prompts)
@@ -227,7 +225,7 @@ def _pair(place: str, row: dict[str, Any], game: GameConfig, prompts: PromptBuil
         )
         pair = PairExample(chosen=next(sides), rejected=next(sides))
     if len({example.key for example in pair.answers}) < len(pair.answers):
-        raise ConfigError(f"{place}: chosen and rejected are the same answer; leave the line out")
+        raise ConfigError(f"{place}: chosen and rejected are the same answer; remove the line")
     return pair
 
 
@@ -250,14 +248,12 @@ def recorded_examples(
     encoder, forged = TextEncoder(tokenizer), 0
     for path in files:
         if path.name.startswith("eval-"):
-            raise ConfigError(
-                f"{path}: an evaluation's games, never trained on; give train-*.jsonl"
-            )
+            raise ConfigError(f"{path}: evaluation games are never trained on; use train-*.jsonl")
         for place, row in read_lines(path):
             game = read_game(place, row)
             if game.spec.purpose == "eval":
                 raise ConfigError(
-                    f"{place}: a game of an evaluation, never trained on; leave it out"
+                    f"{place}: evaluation games are never trained on; remove the line"
                 )
             for turn in game.turns[game.spec.opening :]:
                 answer, tokens = turn.answer, turn.answer.sampled
@@ -265,7 +261,7 @@ def recorded_examples(
                     continue
                 if tokenizer.decode(tokens.token_ids, skip_special_tokens=True) != answer.text:
                     raise ConfigError(
-                        f"{place}: its ids are another tokenizer's; set model.name to its run's"
+                        f"{place}: token ids of another tokenizer; set model.name to the run's"
                     )
                 if not encoder.spells(answer.observation, tokens.prompt_ids):
                     forged += 1
@@ -273,7 +269,7 @@ def recorded_examples(
                 example = _example(turn, tokens, game.spec.env)
                 found.setdefault(example.key, example)
     if forged:
-        log.warning("%d turns are left out: text became control tokens in their prompts", forged)
+        log.warning("skipped %d turns: text became control tokens in their prompts", forged)
     return list(found.values())
 
 

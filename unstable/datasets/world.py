@@ -33,13 +33,13 @@ def check_world(game: GameConfig, field: str) -> None:
     """Raise `ConfigError` if no small world can be made of a game."""
     if not lists_legal_moves(game):
         raise ConfigError(
-            f"{field}.env = {game.env!r}: does not list its legal moves; "
+            f"{field}.env = {game.env!r}: the game does not list its legal moves; "
             f"set {field}.legal_moves to module:function(env)"
         )
     if prompt_style(game).reasoning:
         raise ConfigError(
-            f"{field}.prompt = {game.prompt!r}: has the model reason, which a small one cannot; "
-            "set it to compact or answer"
+            f"{field}.prompt = {game.prompt!r}: reasoning is unsupported in small models; set it "
+            "to compact or answer"
         )
 
 

@@ -74,8 +74,8 @@ def check_env(config: GameConfig, field: str, instead: str) -> None:
     """Raise `ConfigError` for a game without an env; `instead` is the remedy in the message."""
     if config.is_driven:
         raise ConfigError(
-            f"{field}.env = {config.env!r}: a program outside plays {config.key}, and there is no "
-            f"env to play it with; {instead}"
+            f"{field}.env = {config.env!r}: a game driver plays {config.key}, which therefore has "
+            f"no environment; {instead}"
         )
 
 
@@ -88,20 +88,19 @@ def _check_driven(config: GameConfig, field: str) -> None:
     for name in _UNDRIVEN:
         if value := getattr(config, name):
             raise ConfigError(
-                f"{field}.{name} = {shown(value)}: a program outside plays {config.key}, so there "
-                "is no env to ask; leave it out"
+                f"{field}.{name} = {shown(value)}: a game driver plays {config.key}, which "
+                f"therefore has no environment; remove {field}.{name}"
             )
     if config.driver is None:
         return
     found = load_target(config.driver, f"{field}.env")
     place = f"{field}.env = {config.env!r}"
     if isinstance(found, type):
-        check_call(place, found, "give games.N.args that its constructor takes", **config.args)
+        remedy = "set games.N.args to arguments that its constructor accepts"
+        check_call(place, found, remedy, **config.args)
         found = getattr(found, "play", None)
     if not callable(found):
-        raise ConfigError(
-            f"{place}: has no method play; give a class with play(game), or such a function"
-        )
+        raise ConfigError(f"{place}: no play method; use a class with play(game), or a function")
 
 
 def _form(config: GameConfig, field: str) -> str:
@@ -110,15 +109,15 @@ def _form(config: GameConfig, field: str) -> str:
     except FormError as error:
         place = "env" if config.legal_moves is None else "legal_moves"
         given = shown(getattr(config, place))
-        raise ConfigError(f"{field}.{place} = {given}: {error}; list it so") from error
+        raise ConfigError(f"{field}.{place} = {given}: {error}; list that form") from error
 
 
 @contextmanager
 def _tried(config: GameConfig, field: str) -> Iterator[None]:
     """Check an env's id and class, then limit the context to a game's timeout."""
     over = (
-        f"{field}.env = {config.env!r}: trying it is not over in {field}.timeout = "
-        f"{config.timeout:g} s; mend it, or raise {field}.timeout"
+        f"{field}.env = {config.env!r}: its check timed out after {field}.timeout = "
+        f"{config.timeout:g} s; fix the environment or increase {field}.timeout"
     )
     try:
         with redirect_stdout(io.StringIO()), time_limit(config.timeout, over):
@@ -141,8 +140,8 @@ def _check_class(config: GameConfig, field: str) -> None:
         raise ConfigError(f"{field}.env = {rest}" if found else place + problem) from error
     if not is_env(cls):
         raise ConfigError(
-            f"{field}.env = {config.env!r}: not a textarena.Env or an Environment; give the class "
-            "of one"
+            f"{field}.env = {config.env!r}: not a subclass of textarena.Env or Environment; "
+            "use such a class"
         )
 
 
@@ -168,8 +167,8 @@ def _check_start(config: GameConfig, field: str) -> None:
             game = Game(config, seed=0)
         except SeatingError as error:
             raise ConfigError(
-                f"{field}.seating = {shown(config.seating)}: {error}; return the env's number of "
-                "each seat"
+                f"{field}.seating = {shown(config.seating)}: {error}; return the environment's "
+                "number of each seat"
             ) from error
         except AssertionError as error:
             _complain(f"{field}.seats", config.seats, error)
@@ -183,9 +182,9 @@ def _check_play(config: GameConfig, field: str) -> None:
         return
     if (seats := fitting_seats(config)) is not None:
         raise ConfigError(
-            f"{field}.seats = {config.seats}: in {config.key} {fault}; set it to {seats}"
+            f"{field}.seats = {config.seats}: in {config.key}, {fault}; set it to {seats}"
         )
-    remedy = "mend it there" if ":" in config.env else "choose another game"
+    remedy = "fix the environment" if ":" in config.env else "choose another game"
     raise ConfigError(f"{field}.env = {shown(config.env)}: {fault}; {remedy}")
 
 
@@ -195,17 +194,16 @@ def _check_id(env: str, field: str) -> None:
     for suffix in ("-train", "-raw"):
         if env.removesuffix(suffix) in known:
             raise ConfigError(
-                f"{field}.env = {env!r}: leave {suffix} off; write {env.removesuffix(suffix)!r}"
+                f"{field}.env = {env!r}: unsupported suffix; use {env.removesuffix(suffix)!r}"
             )
     if _NEXT_API.search(env):
         raise ConfigError(
-            f"{field}.env = {env!r}: an id that ends so is of TextArena's next API, of which there "
-            "is no release yet; name one that ends in -v0, or bring the game as an Environment "
-            "(docs/adding_a_game.md)"
+            f"{field}.env = {env!r}: ids of TextArena's unreleased next API are unsupported; use "
+            "an id that ends in -v0, or write an Environment (docs/adding_a_game.md)"
         )
     ours = {each.config.env.partition(":")[2]: each.config.env for each in PACK}
     hint = f"did you mean {ours[env]!r}?" if env in ours else nearest(env, known)
-    raise ConfigError(f"{field}.env = {env!r}: no such TextArena id; {hint}")
+    raise ConfigError(f"{field}.env = {env!r}: unknown TextArena id; {hint}")
 
 
 def _check_targets(config: GameConfig, field: str) -> None:
@@ -215,12 +213,12 @@ def _check_targets(config: GameConfig, field: str) -> None:
     ):
         if target not in built_in:
             known = ", ".join(built_in)
-            remedy = f"known: {known}, or module:function"
+            remedy = f"use one of {known}, or module:function"
             also = PromptStyle if name == "prompt" else None
             check_target(f"{field}.{name}", target, remedy, "given", also=also)
     for name in ("legal_moves", "payoffs", "seating"):
         if (own := getattr(config, name)) is not None:
-            check_target(f"{field}.{name}", own, "give module:function(env)", "env")
+            check_target(f"{field}.{name}", own, "use module:function(env)", "env")
     if config.info is not None:
         game_info(config, field)
 
@@ -231,13 +229,13 @@ def _try_info(config: GameConfig, field: str, game: Game) -> None:
         return
     info, raw, place = game_info(config), game.env.raw, f"{field}.info = {shown(config.info)}: its"
     if (short := compact(config, game.env)) is not None:
-        _try(f"{place} compact.position", partial(short.position, raw), "a text")
+        _try(f"{place} compact.position", partial(short.position, raw), "a string")
     if info.legal_moves is not None:
-        _try(f"{place} legal_moves", partial(info.legal_moves, raw), "texts, one at least")
+        _try(f"{place} legal_moves", partial(info.legal_moves, raw), "strings, at least one")
     if info.expert is not None:
-        _try(f"{place} expert.moves", partial(info.expert.moves, raw), "a probability a move")
+        _try(f"{place} expert.moves", partial(info.expert.moves, raw), "a probability per move")
     for index, question in enumerate(info.questions):
-        wanted = "a text and its right answers, as texts"
+        wanted = "a question and its correct answers, as strings"
         _try(f"{place} questions.{index}.draw", partial(_drawn, question), wanted)
 
 
@@ -250,9 +248,9 @@ def _drawn(question: Question) -> list[str]:
 def _try_targets(config: GameConfig, field: str, game: Game, observation: Observation) -> None:
     """Raise `ConfigError` if a custom prompt, parser or legal moves fail at the first turn."""
     trials: list[tuple[str, str | None, Callable[[], Any], str]] = [
-        ("prompt", config.prompt, lambda: prompt_style(config).body(observation), "a text"),
-        ("parser", config.parser, lambda: load_target(config.parser)("[0]"), "a text or None"),
-        ("legal_moves", config.legal_moves, game.legal_moves, "texts, one at least"),
+        ("prompt", config.prompt, lambda: prompt_style(config).body(observation), "a string"),
+        ("parser", config.parser, lambda: load_target(config.parser)("[0]"), "a string or None"),
+        ("legal_moves", config.legal_moves, game.legal_moves, "strings, at least one"),
     ]
     for name, target, call, wanted in trials:
         if target is not None and ":" in target:
@@ -264,9 +262,9 @@ def _try(place: str, call: Callable[[], Any], wanted: str, when: str = "") -> No
     with refusing(place, when):
         given = call()
     if inspect.iscoroutine(given):
-        given.close()  # otherwise Python warns about it, too
-    is_right = isinstance(given, str) or (given is None and wanted == "a text or None")
-    if not wanted.startswith("a text") or "answers" in wanted:
+        given.close()  # avoids Python's warning "never awaited"
+    is_right = isinstance(given, str) or (given is None and wanted == "a string or None")
+    if not wanted.startswith("a string"):
         texts = list(given) if isinstance(given, list | tuple | dict) else []
         is_right = bool(texts) and all(isinstance(text, str) for text in texts)
     if not is_right:
@@ -286,7 +284,7 @@ def check_constrained(game: GameConfig, field: str = "games") -> None:
         )
     if prompt_style(game).reasoning:
         raise ConfigError(
-            f"{prefix}: the prompt style {game.prompt!r} has the model reason before it moves; "
+            f"{prefix}: the prompt style {game.prompt!r} makes the model reason before it moves; "
             f"set {field}.prompt to answer, or eval.constrained to false"
         )
 
@@ -304,12 +302,12 @@ def check_moves(game: GameConfig, moves: MovesKept, field: str = "games") -> Non
         )
     if moves != "none" and prompt_style(game).reasoning:
         raise ConfigError(
-            f"{prefix}: the prompt style {game.prompt!r} has the model reason, so that no answer "
-            f"is a move alone; set {field}.prompt to answer, or choose another algorithm"
+            f"{prefix}: the prompt style {game.prompt!r} makes the model reason, so its answers "
+            f"are not moves; set {field}.prompt to answer, or choose another algorithm"
         )
     if moves == "expert" and game_info(game).expert is None:
         raise ConfigError(
-            f"{prefix}: the game has no expert; name another teacher, or a game that has one"
+            f"{prefix}: the game has no expert; choose another teacher or a game with an expert"
         )
 
 
@@ -319,25 +317,25 @@ def _complain(path: str, value: Any, error: BaseException) -> NoReturn:
         raise error
     reason, remedy = _line(error), "choose another game"
     if isinstance(error, LookupError) and "nltk" in str(error):
-        reason = "the game needs NLTK's word lists"
+        reason = "NLTK's word lists are not installed"
         remedy = (
             "run: pip install textblob, or: "
             "python -m nltk.downloader words averaged_perceptron_tagger_eng"
         )
     elif "OPENROUTER_API_KEY" in str(error):
-        reason, remedy = "the game asks a judge at OpenRouter", "set OPENROUTER_API_KEY"
+        reason, remedy = "API key of the game's OpenRouter judge missing", "set OPENROUTER_API_KEY"
     elif isinstance(error, SyntaxError):
-        reason = f"its file does not parse on this Python ({error.msg})"
+        reason = f"syntax error in the game's file on this Python version ({error.msg})"
         if "f-string" in reason:
             remedy = "use Python 3.12 or choose another game"
     elif isinstance(error, ImportError) and error.name:
         reason = f"the game needs {error.name}, which is not installed"
     elif isinstance(error, FileNotFoundError):
-        reason = "the game needs a file that is not installed with it"
+        reason = "the game needs a file that its package lacks"
     elif path.endswith(".args"):
-        remedy = "give arguments that the env's constructor takes"
+        remedy = "use arguments that the environment's constructor accepts"
     elif path.endswith(".seats"):
-        remedy = "give the number of players that the game takes"
+        remedy = "use a number of players that the game supports"
     raise ConfigError(f"{path} = {shown(value)}: {reason}; {remedy}") from error
 
 

@@ -13,7 +13,7 @@ class EnvStep(NamedTuple):
 
     over: bool
     refused: bool  # the action was invalid, and the position did not change
-    reason: str = ""  # for the refusal, or for the end of the game
+    reason: str = ""  # of the refusal or of the end of the game
 
 
 class Environment(ABC):
@@ -126,7 +126,7 @@ class DrivenEnvironment(Environment):
     lists_moves = False
 
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
-        raise ValueError("the game is a program's outside, and cannot be played without it")
+        raise ValueError("the game has no environment: only its game driver can play it")
 
     mover = property(_refuse)
     reset = observe = legal_moves = step = payoffs = _refuse

@@ -39,8 +39,8 @@ class Game:
     `Game` counts invalid moves instead of the env, so that every game follows the config: a seat
     that makes more than `invalid_moves.allowed` in a row forfeits, which ends the game for all.
 
-    An action at which the env raises is a forfeit too, if it is none of the game's legal moves, or
-    if the game lists none and is `trusted`. Otherwise the error propagates.
+    An action at which the env raises is a forfeit too, if the game does not list it as legal, or
+    if the game lists no legal moves and is `trusted`. Otherwise the error propagates.
     """
 
     def __init__(self, config: GameConfig, seed: int, *, trusted: bool = False) -> None:
@@ -52,7 +52,7 @@ class Game:
         self.payoffs = [0.0] * config.seats
         self.outcomes = [0.0] * config.seats
         self.forfeit: int | None = None
-        self.raised = False  # the forfeit is for an action at which the env raised
+        self.raised = False  # the env raised at the action that forfeits
         self.truncated = False
         self.reason = ""
         self._chance = Chance(seed)
@@ -62,7 +62,7 @@ class Game:
             self.shows_all = self.info.board_shows_all(self.env.raw)
             self._compact = services.compact(config, self.env)
             self.env.reset(config.seats, derive_seed(seed, "env"))
-            self._numbers = self._seating()  # by seat
+            self._numbers = self._seating()  # the env's number of each seat
             self._teams = config.teams or self.env.teams(config.seats)
         self._shows_events = (
             not self.shows_all if config.events == "auto" else config.events == "all"
@@ -155,7 +155,7 @@ class Game:
         try:
             with self._chance:
                 over, invalid, reason = self.env.step(action)
-        except (Exception, SystemExit) as error:  # contains the errors of an env
+        except (Exception, SystemExit) as error:  # of a user's env
             if not self._is_movers_fault(action):
                 raise
             self.turns, self.raised = self.turns + 1, True
@@ -219,7 +219,7 @@ class Game:
     def _expert(self) -> Expert:
         if self.info.expert is None:
             key = self.config.key
-            raise ValueError(f"{key} has no expert; these games have one: {EXPERT_GAMES}")
+            raise ValueError(f"{key} has no expert; games with an expert: {EXPERT_GAMES}")
         return self.info.expert
 
     def _seating(self) -> list[int]:
@@ -227,9 +227,7 @@ class Game:
         seats, own = self.config.seats, self.config.seating
         numbers = self.env.seating(seats) if own is None else list(load_target(own)(self.env.raw))
         if sorted(numbers) != [*range(seats)]:
-            raise SeatingError(
-                f"gave {numbers}, which is not each number from 0 to {seats - 1} once"
-            )
+            raise SeatingError(f"returned {numbers}, not a permutation of 0 to {seats - 1}")
         return numbers
 
     def _is_movers_fault(self, action: str) -> bool:
@@ -277,7 +275,7 @@ class Game:
             values, scale = self.env.payoffs(), self.env.scale()
         payoffs = [float(value) for value in values]
         if len(payoffs) != config.seats or not all(map(math.isfinite, payoffs)):
-            raise ValueError(f"{config.key} pays {values!r}; it must be a number for each seat")
+            raise ValueError(f"{config.key} pays {values!r}; expected one number per seat")
         if scale is not None and max(map(abs, payoffs)) > scale:
-            raise ValueError(f"{config.key} pays {values!r}, more than its scale of {scale:g}")
+            raise ValueError(f"{config.key} pays {values!r}, which exceeds its scale of {scale:g}")
         return payoffs, config.payoff_scale or scale or 1.0

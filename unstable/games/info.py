@@ -111,16 +111,16 @@ class GameInfo:
     GameInfo(name="Sticks", legal_moves=legal_moves, expert=Expert(moves, reason), ...)
     """
 
-    env: str = ""  # in the catalog: name of the env's class, which includes its subclasses
-    name: str = ""  # in messages
+    env: str = ""  # class name of a catalog env; also matches subclasses
+    name: str = ""  # shown in messages
     legal_moves: Callable[[Any], list[str]] | None = None  # of the seat to move
     prints_moves: bool = False  # the board lists the legal moves
-    board_shows_all: Callable[[Any], bool] = never  # so that past events can be omitted
+    board_shows_all: Callable[[Any], bool] = never  # then prompts omit past events
     small_tree: SmallTree | None = None
     teams: Teams | None = None  # None: each seat plays for itself
     payoffs: Payoffs | None = None  # None: the env's rewards
     expert: Expert | None = None
-    rules: RuleBot | None = None  # if there is no expert, and no installed rule bot
+    rules: RuleBot | None = None  # used without an expert or an installed rule bot
     action_values: Callable[[Any], dict[str, float]] | None = None
     """Outcome of each legal action for the seat to move, under perfect play after it."""
     compact: Compact | None = None

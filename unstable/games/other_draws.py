@@ -82,7 +82,7 @@ def _of(name: str) -> Callable[..., NoReturn]:
         while frame is not None and frame.f_globals.get("__name__") == "random":
             called, frame = frame.f_code.co_name, frame.f_back
         shared = generator is random._inst
-        own = f"{called} of a random.{type(generator).__name__} of its own"
+        own = f"{called} of a private random.{type(generator).__name__}"
         raise OtherDrawError(f"random.{called}" if shared else own)
 
     return refuse

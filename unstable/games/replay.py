@@ -29,7 +29,7 @@ def is_known(config: GameConfig) -> bool:
 def replay(config: GameConfig, seed: int, actions: Sequence[str]) -> list[Replayed]:
     """Return the position before each action, and the last one; fewer if the replay diverges."""
     positions = []
-    with faults_to(lambda _: logger.exception("a game of %s cannot be replayed", config.key)):
+    with faults_to(lambda _: logger.exception("replay of a %s game failed", config.key)):
         game = Game(config, seed)
         for action in actions:
             if game.done:

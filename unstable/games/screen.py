@@ -23,9 +23,9 @@ SECONDS = 0.5
 _GAMES = 3  # games to play
 _MORE_GAMES = 24  # games to play while some seats have not moved
 _TURNS = 400  # turns of a game, refused actions included
-_RAISES = 20  # errors at a position, by actions that may be illegal, that are a fault of the game
+_RAISES = 20  # consecutive errors at a position that count as the game's fault
 _TURNS_PER_SEAT = 10  # accepted actions after which each seat should have moved
-_TRIES = 80  # actions to detect the form in a game that does not list its moves
+_TRIES = 80  # actions tried to detect the action form without a list of moves
 _TOKEN = re.compile(r"\[[^\[\]\n]{1,40}\]")
 _WORD = re.compile(r"\w+")
 _PLACE = re.compile(r"\d+|\b[A-Z]\b|<[^<>]*>")  # variable parts of an action's form
@@ -63,7 +63,7 @@ def screen(config: GameConfig) -> str | None:
     first = Game(config, seed=0)
     idle = set(range(config.seats))
     if missing := first.env.missing():
-        return f"never comes to move: {_named(missing)}, which the env does not make"
+        return f"the environment does not create {_named(missing)}"
     listed = _lists_moves(first)
     trials: list[_CheckGame] = []
     for seed in range(_MORE_GAMES):
@@ -78,7 +78,7 @@ def screen(config: GameConfig) -> str | None:
     is_whole = listed and len(trials) == _MORE_GAMES and all(each.is_over for each in trials)
     turns = sum(trial.accepted for trial in trials)
     if idle and (is_whole or turns >= _TURNS_PER_SEAT * config.seats):
-        return f"never came to move in {len(trials)} games: {_named(idle)}"
+        return f"{_named(idle)} never moved in {len(trials)} games"
     return None
 
 
@@ -157,7 +157,7 @@ def action_form(config: GameConfig) -> Literal["brackets", "bare"]:
                 accepted.add("brackets" if _TOKEN.fullmatch(action) else "bare")
         if "brackets" in accepted:
             return "brackets"
-    # Without evidence: TextArena's own games take brackets, and so do games that show them.
+    # By default brackets, except for users' envs whose texts show none.
     return "bare" if accepted or (":" in config.env and not shows) else "brackets"
 
 
@@ -166,7 +166,7 @@ def _listed_form(game: Game) -> Literal["brackets", "bare"]:
     form: Literal["brackets", "bare"] = "brackets" if "[" in move else "bare"
     other = move.strip("[]") if form == "brackets" else f"[{move}]"
     if not _is_accepted(game, move) and _is_accepted(game, other):
-        raise FormError(f"lists {move!r}, which the game refuses, and it takes {other!r}")
+        raise FormError(f"lists {move!r}, but the game accepts only {other!r}")
     return form
 
 
@@ -212,13 +212,13 @@ def _play(config: GameConfig, seed: int, listed: bool, deadline: float) -> _Chec
     """Play one game, up to its end, a fault or the deadline."""
     trial = _CheckGame()
     turns = 0
-    with _caught(config) as faults:  # of a reset, an observation, or a list of legal moves
+    with _caught(config) as faults:  # of reset, observe or legal_moves
         rng, game = random.Random(seed), Game(config, seed)
         while not game.done and time.monotonic() < deadline and trial.fault is None:
             observation, turns = game.observe(), game.turns
             trial.seats.add(game.seat)
             if game.observe() != observation:
-                trial.fault = f"observe() called twice after {turns} turns shows two positions"
+                trial.fault = f"two calls of observe() after {turns} turns return unequal results"
                 break
             moves = game.legal_moves() if listed else actions(observation, rng)
             if listed and game.observe() != observation:
@@ -226,12 +226,10 @@ def _play(config: GameConfig, seed: int, listed: bool, deadline: float) -> _Chec
             elif moves:
                 game = _step(trial, game, rng.choice(moves), listed)
             else:
-                trial.fault = (
-                    f"seat {game.seat} is to move after {turns} turns and has no legal move"
-                )
+                trial.fault = f"seat {game.seat} has no legal move after {turns} turns"
         trial.is_over = game.done
     for error in faults:
-        trial.fault = f"after {turns} turns it raises {described(error)}"
+        trial.fault = f"after {turns} turns the environment raises {described(error)}"
     return trial
 
 

@@ -29,8 +29,8 @@ def game_info(config: GameConfig, field: str = "games") -> GameInfo:
         found = load_target(config.info, f"{field}.info")
         if not isinstance(found, GameInfo):
             raise ConfigError(
-                f"{field}.info = {shown(config.info)}: a {type(found).__name__}; name a GameInfo "
-                "(from unstable.games import GameInfo)"
+                f"{field}.info = {shown(config.info)}: {type(found).__name__} instead of GameInfo; "
+                "name a GameInfo (from unstable.games import GameInfo)"
             )
         return found
     cls = env_class(config)
@@ -95,23 +95,20 @@ def can_be_solved(config: GameConfig) -> bool:
 def why_not_solved(config: GameConfig) -> str | None:
     """Return why the variant's tree cannot be grown, to follow its name; None if it can."""
     if config.is_driven:
-        return (
-            "is played by a program outside; give an Environment that is the same game as "
-            "games.N.env"
-        )
+        return "is played by a game driver; set games.N.env to an Environment with the same rules"
     env = make_environment(config)
     tree = env.info.small_tree
     if tree is None:
         return (
-            "is not known as a game that can be solved exactly; these can, some in small variants "
-            f"alone: {EXACT_GAMES}, and your own by small_tree in its games.N.info"
+            f"cannot be solved exactly; use one of {EXACT_GAMES} (some only in small variants), or "
+            "declare small_tree in games.N.info"
         )
     if tree.fits(env.raw):
         return None
-    fitting = f"set {tree.variants}" if tree.variants else "give a smaller one"
+    fitting = f"set {tree.variants}" if tree.variants else "use a smaller variant"
     return (
-        f"can be solved exactly, but not in this variant (args = {shown(config.args)}), which is "
-        f"too large; {fitting}"
+        f"can be solved exactly, but this variant (args = {shown(config.args)}) is too large; "
+        f"{fitting}"
     )
 
 

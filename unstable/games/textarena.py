@@ -25,7 +25,7 @@ _LEADING_LINES = re.compile(r"\A(?:[^\S\n]*\n)+")
 _LIST = re.compile(r"^(?:Available Moves|Valid moves):(.*)$", re.MULTILINE | re.IGNORECASE)
 _TOKEN = re.compile(r"\[[^\[\]]*\]")
 _BOARD_LINES = 3  # minimum lines of a board that is searched for in events
-_ALIKE = 0.6  # a text is a board if more than this share of its lines are as long as a board's
+_ALIKE = 0.6  # share of lines as long as a board's above which a text is a board
 
 
 def known_ids() -> list[str]:
@@ -77,7 +77,7 @@ class TextArenaEnvironment(Environment):
     def __init__(self, config: GameConfig, info: GameInfo) -> None:
         self._config, self.info = config, info
         self._env = make_raw(config)
-        self._views: list[_SeatView] = []  # by number
+        self._views: list[_SeatView] = []  # by the env's number of the seat
 
     @property
     def raw(self) -> Any:
@@ -85,7 +85,7 @@ class TextArenaEnvironment(Environment):
 
     def reset(self, seats: int, seed: int) -> None:
         self._env.reset(num_players=seats, seed=seed)
-        # One more than the limit, so that the env never ends a game over invalid moves.
+        # One more than the limit, so that the env itself never ends a game for invalid moves.
         self._env.state.error_allowance = self._config.invalid_moves.allowed + 1
         self._views = [_SeatView(number) for number in range(seats)]
         self._share_messages(mover=None, refused=False)
@@ -175,13 +175,13 @@ class _SeatView:
         self.board = ""
         self.form = ""  # a board of this game, the pattern for seats that have not seen one
         self.refusal = ""
-        self._number = number  # of the seat in the env
+        self._number = number  # the env's number of the seat
         self._rules: list[str] = []
         self._events: list[str] = []
         self._notice = ""
         self._board_place = 0  # number of events before the board
-        self._board_is_old = False  # the game has sent a message since
-        self.cut_characters = 0  # of messages that were too long
+        self._board_is_old = False  # the game has sent a message since the board
+        self.cut_characters = 0  # of overlong messages
 
     def add(self, messages: list[Message], *, refused: bool = False, mine: bool = False) -> None:
         """Add the messages of a step, whose action was `mine` or another's, and maybe `refused`."""
@@ -226,7 +226,7 @@ class _SeatView:
         length = sum(map(len, self._events))
         if length <= MAX_EVENTS:
             return
-        # Half of them at once, so that the next prompts share a prefix until the limit is reached.
+        # Drops half at once, so that the next prompts share a prefix until the limit is reached.
         while len(self._events) > 1 and length > MAX_EVENTS // 2:
             oldest = len(self._events.pop(0))
             length, self.cut_characters = length - oldest, self.cut_characters + oldest
@@ -244,7 +244,7 @@ class _SeatView:
         )
 
     def _name(self, sender: int) -> str:
-        # Envs of one player send its actions as the game.
+        # Single-player envs send the player's actions with the game's id.
         return "You" if sender in (self._number, GAME_ID) else f"Player {sender}"
 
 

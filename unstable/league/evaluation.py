@@ -83,7 +83,7 @@ def _seats(
     fixed = config.fixed_opponents.get(opponent.name)
     own = getattr(fixed, "temperature", None)
     other = SeatSpec(player=opponent, temperature=temperature if own is None else own)
-    # Greedy answers are identical, so that there is nothing to choose.
+    # Greedy answers are identical: votes and best_of have no effect.
     votes, best_of = (config.eval.votes, config.eval.best_of.answers) if temperature else (1, 1)
     policy = SeatSpec(
         player=PlayerId.policy(version), temperature=temperature, votes=votes, best_of=best_of
@@ -239,7 +239,7 @@ def _score(
         score=score.mean,
         low=score.low,
         high=score.high,
-        # For this score and one that is nearer to 0.5, in games that are not paired.
+        # Assumes another score nearer to 0.5, in unpaired games.
         needed=_needed(spread) if distinct == len(results) else None,
     )
 

@@ -68,7 +68,7 @@ def uniform(policy: VersionStats, past: Sequence[VersionStats]) -> Weights:
 def latest(policy: VersionStats, past: Sequence[VersionStats], *, newest: int = 1) -> Weights:
     """Return equal weights for the newest versions, `newest` of them, and 0 for others."""
     if type(newest) is not int or newest < 1:
-        raise ValueError(f"newest = {newest!r}: give a whole number from 1 on")
+        raise ValueError(f"newest = {newest!r}: must be an integer >= 1")
     first = len(past) - newest
     return [float(place >= first) for place in range(len(past))]
 
@@ -83,9 +83,9 @@ def pfsp(
     form or a negative exponent. Source: doi:10.1038/s41586-019-1724-z.
     """
     if form not in ("hard", "even"):
-        raise ValueError(f"form = {form!r}: give hard or even")
+        raise ValueError(f"form = {form!r}: unknown form; use hard or even")
     if isinstance(exponent, bool) or not exponent >= 0:
-        raise ValueError(f"exponent = {exponent!r}: give a number from 0 on")
+        raise ValueError(f"exponent = {exponent!r}: must be a number >= 0")
     return prioritized([each.score for each in past], form == "even", exponent)
 
 
@@ -123,7 +123,7 @@ def thompson(policy: VersionStats, past: Sequence[VersionStats]) -> Weights:
     logs = powers[0] * np.log(np.sin(angles)) + powers[1] * np.log(np.cos(angles))
     mass = np.exp(logs - logs.max(axis=1, keepdims=True))
     mass /= mass.sum(axis=1, keepdims=True)
-    above = np.maximum(1 - mass.cumsum(axis=1) + mass / 2, 1e-300)  # that one's score is higher
+    above = np.maximum(1 - mass.cumsum(axis=1) + mass / 2, 1e-300)  # P(the other score is higher)
     others = np.log(above).sum(axis=0) - np.log(above)
     return _plain((mass * np.exp(others)).sum(axis=1))
 
@@ -206,7 +206,7 @@ def read_rule(
     """
     place = f"{field} = {shown(rule)}" + (f" with args = {shown(args)}" if args else "")
     function = target_or(built_in, rule, field, "rule or module:function")
-    remedy = f"name a function that is called with ({of}) and the args"
+    remedy = f"name a function that accepts ({of}) and the args"
     check_call(place, function, remedy, *trial, **args)
     return place, partial(function, **args)
 
@@ -234,8 +234,8 @@ def rule_weights(
     is_right = weights.shape == (count,) and (weights >= 0).all() and weights.sum() < np.inf
     if not is_right or np.count_nonzero(weights) < least:
         raise ConfigError(
-            f"{place}: gives {shown(weights.tolist())} for {count} {kind}; return a weight from 0 "
-            f"on for each{', not all 0' if least else ''}"
+            f"{place}: returned {shown(weights.tolist())} for {count} {kind}; return a weight >= 0 "
+            f"for each{', not all 0' if least else ''}"
         )
     return weights
 
@@ -243,7 +243,7 @@ def rule_weights(
 def check_probabilities(probabilities: Sequence[float], past: Sequence[str]) -> None:
     """Raise `ValueError` unless `probabilities` is empty or has one for each version, not all 0."""
     if probabilities and (len(probabilities) != len(past) or not any(probabilities)):
-        raise ValueError("probabilities of other versions than are met")
+        raise ValueError("probabilities do not match the past versions")
 
 
 Met = dict[str, tuple[int, float]]

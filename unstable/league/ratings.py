@@ -206,7 +206,7 @@ class Registry:
         if spec.purpose == "train":
             self._trained += 1
             return
-        # The evaluated version is the newest one: others are its past.
+        # The newest version is evaluated; others are past opponents.
         versions = [seat.player for seat in spec.seats if seat.player.version is not None]
         if versions:
             self._mark("evaluated", max(versions, key=lambda player: player.version or 0))

@@ -246,5 +246,5 @@ def _shares(row: Mapping[str, float]) -> dict[str, tuple[float, float]]:
         lost = sum(n * row.get(key.name("forfeit"), 0.0) for key, n in results.items())
         found[FORFEITS] = (lost / total, total)
     if mirrors := row.get(MIRROR.name("games")):
-        found[DRAWS] = (row.get(DRAWS, 0.0), mirrors / 2)  # a drawn game counts for both seats
+        found[DRAWS] = (row.get(DRAWS, 0.0), mirrors / 2)  # each game counts for both seats
     return found

@@ -65,7 +65,7 @@ class Schedule:
         self._adapters = {PlayerId(each.key) for each in adapters}
         self.resize(num_actors)
         self._ahead: deque[list[GameSpec]] = deque()  # groups drawn but not dealt
-        self._left: deque[list[GameSpec]] = deque()  # groups dealt before a resume
+        self._left: deque[list[GameSpec]] = deque()  # groups of a resumed run, dealt first
         self._policy: PlayerId | None = None  # trained by the groups ahead
         self._passed_over = 0  # times that the oldest group ahead was skipped
 
@@ -84,7 +84,7 @@ class Schedule:
         """Return the group that `actor` plays next, to train `policy`; see `draw_group`."""
         if self._left:
             return self._left.popleft()
-        if policy != self._policy:  # groups drawn for the version before would only be staler
+        if policy != self._policy:  # drop groups of the previous version
             self._ahead.clear()
             self._policy, self._passed_over = policy, 0
         while len(self._ahead) < self._most_ahead:

@@ -20,7 +20,7 @@ def _usable(state: RandomState) -> RandomState:
     try:
         random.Random().setstate(state)
     except (TypeError, OverflowError) as error:
-        raise ValueError("no random state") from error
+        raise ValueError("invalid random state") from error
     return state
 
 
@@ -67,10 +67,10 @@ class ScheduleState(BaseModel):
     def _is_a_series(self) -> Self:
         firsts = [stretch.first for stretch in self.stretches]
         if (self.since is None) != (not firsts):
-            raise ValueError("stretches without a place, or a place without stretches")
+            raise ValueError("since and stretches: one is missing")
         ends = [*([] if self.since is None else [self.since.next_game]), *firsts]
         if ends != sorted(ends) or any(end > self.now.next_game for end in ends):
-            raise ValueError("stretches in no order")
+            raise ValueError("stretches are not in order")
         if firsts and self.now.next_game - firsts[0] > MOST_AGAIN + LONGEST_STRETCH:
-            raise ValueError("more games to draw again than a run leaves")
+            raise ValueError("too many games to draw again")
         return self

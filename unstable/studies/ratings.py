@@ -44,8 +44,8 @@ def ratings(roots: Sequence[Path], forfeits: float, *, as_json: bool = False) ->
     games = [names.game(at, game) for at, run in enumerate(runs) for game in run.games]
     if not any(len(set(game.players)) > 1 for game in games):
         raise ConfigError(
-            f"RUN_DIR = {str(roots[0])!r}: no recorded game compares two players; give a run whose "
-            "versions met others"
+            f"RUN_DIR = {str(roots[0])!r}: no recorded game has two different players; give a run "
+            "with opponents"
         )
     found = {
         **rated(games, forfeits),
@@ -83,19 +83,19 @@ def ratings(roots: Sequence[Path], forfeits: float, *, as_json: bool = False) ->
 def check_weight(forfeits: float) -> None:
     """Raise `ConfigError` unless the weight of forfeits is from 0 to 1."""
     if not 0 <= forfeits <= 1:
-        raise ConfigError(f"--forfeits = {forfeits:g}: give a weight from 0 (left out) to 1")
+        raise ConfigError(f"--forfeits = {forfeits:g}: must be from 0 (ignored) to 1")
 
 
 def _comparison(run: Rebuilt) -> str:
     """Return a line that compares the rebuilt ratings with the run's `ratings.json`."""
     place = run.folder.ratings
     if run.difference is None:
-        return f"{place}: is not there; TrueSkill is as the games give it"
+        return f"{place}: not found; TrueSkill is rebuilt from the games alone"
     if not run.difference:
-        return f"{place}: the same to the bit"
+        return f"{place}: identical to the rebuilt ratings"
     if run.difference == math.inf:
-        return f"{place}: has other players; its run goes on, or its games are not all there"
-    return f"{place}: differs by {run.difference:.2g} at most; its games counted in another order"
+        return f"{place}: has other players; the run is active, or games are missing"
+    return f"{place}: differs by up to {run.difference:.2g}, since game order differs"
 
 
 # Players of several runs
@@ -200,7 +200,7 @@ def show(found: Mapping[str, Any]) -> None:
     met = {row["player"]: row for row in found.get("met", ())}
     known = {row["player"]: row for row in found.get("trueskill", ())}
     zero = found["reference"] or "the mean"
-    title = f"Ratings: Elo's points by one fit of {found['games']:,} games, {zero} is 0; TrueSkill"
+    title = f"Ratings: Elo points from one fit of {found['games']:,} games, {zero} is 0; TrueSkill"
     columns = ["player", "points, 95 %", "mu", "sigma", "games", "won", "drawn", "lost", "forfeits"]
     rows = []
     for row in found["players"]:
@@ -209,11 +209,11 @@ def show(found: Mapping[str, Any]) -> None:
         cells = [row["player"], points(row), *(fixed(skill[name], 1) for name in ("mu", "sigma"))]
         drawn = _met_cells(met.get(row["player"])) if met else ()
         rows.append([*cells, *(f"{count:,}" for count in counts), *drawn])
-    print_table(Table(title, [*columns, *(["drawn", "by the rules"] if met else [])], rows))
+    print_table(Table(title, [*columns, *(["sampled", "expected"] if met else [])], rows))
     for each in env_tables(found):
         print_table(each)
     if envs := [[row["env"], *_met_cells(row)] for row in found.get("drawn", ())]:
-        print_table(Table("Envs drawn", ["env", "drawn", "by the rule"], envs))
+        print_table(Table("Environments sampled", ["env", "sampled", "expected"], envs))
     print_lines(remarks(found))
 
 
@@ -248,20 +248,20 @@ def remarks(found: Mapping[str, Any]) -> list[str]:
         if each["low"] > 0
     ]
     lines += [
-        f"{env}: equals draw {percent(share)}" for env, share in found["draws"].items() if share
+        f"{env}: equal players draw {percent(rate)}" for env, rate in found["draws"].items() if rate
     ]
     for part in found["apart"]:
-        lines.append(f"no games connect {', '.join(part)} with the others; only the prior does")
-    lines += [f"a cycle: {' beats '.join([*each, each[0]])}" for each in found["cycles"]]
+        lines.append(f"no games connect {', '.join(part)} with the others, only the prior")
+    lines += [f"cycle: {' beats '.join([*each, each[0]])}" for each in found["cycles"]]
     return [*lines, *map(_least_line, found.get("least", ()))]
 
 
 def _least_line(each: Mapping[str, Any]) -> str:
     score, opponents = each["score"], each["compared"]
     of = "the only past version" if opponents == 1 else f"of {opponents} past versions"
-    less = f"; {each['left_out']} with fewer games are left out" if each["left_out"] else ""
+    less = f"; {each['left_out']} with fewer games are excluded" if each["left_out"] else ""
     return (
-        f"{each['player']}: its least score against its own past is "
+        f"{each['player']}: lowest score against its past versions is "
         f"{mean_interval(score)}, against {each['opponent']} "
         f"({number(each['games'])} games; {of}{less})"
     )

@@ -39,7 +39,7 @@ from unstable.studies.shares import Share, check_at_once, most_at_once, shares
 
 LOOK_S = 0.5
 IN_ORDER = (0, 130, 143, -signal.SIGINT, -signal.SIGTERM)
-"""Exit codes of a run that ended in order on request."""
+"""Exit codes of a run that stopped gracefully on request."""
 _TAIL_BYTES = 2**16
 _WORD = re.compile(r"(?!(true|false|null)$)[A-Za-z_./~][^\n]*")
 """Texts that the command line reads as strings without JSON quotes."""
@@ -81,8 +81,8 @@ class StudyFolder(RunsFolder):
         """Return the text of the study's file; raises `ConfigError` without one."""
         if not self.file.is_file():
             raise ConfigError(
-                f"FOLDER = {str(self.root)!r} holds no {self.file.name}; give a folder that "
-                f"unstable {self.kind} left"
+                f"FOLDER = {str(self.root)!r}: {self.file.name} not found; give a folder "
+                f"of unstable {self.kind}"
             )
         return read_text(self.file, str(self.file))
 
@@ -94,15 +94,15 @@ class StudyFolder(RunsFolder):
         for name, found in digests.items():
             if kept.get(name) != found:
                 raise ConfigError(
-                    f"{name}: its config is no longer what it was when the {self.kind} began; put "
-                    f"{config[name]} back as it was, or begin another {self.kind}"
+                    f"{name}: config changed since the {self.kind} started; restore "
+                    f"{config[name]}, or start another {self.kind}"
                 )
 
     def check_new(self) -> None:
         """Raise `ConfigError` if the folder for a new study exists."""
         if self.root.exists():
             again = command_line("unstable", self.kind, "--resume", self.root)
-            raise ConfigError(f"{self.root} exists; to go on: {again}; else give another --out")
+            raise ConfigError(f"{self.root} exists; to resume: {again}; else give another --out")
 
 
 class RunJob(Protocol):
@@ -137,7 +137,7 @@ class TrainJob(NamedTuple):
     def words(self) -> list[str]:
         if any(self.folder.state(version).exists() for version in self.folder.versions()):
             return ["train", "--resume", str(self.root)]
-        shutil.rmtree(self.root, ignore_errors=True)  # it ended before its first version
+        shutil.rmtree(self.root, ignore_errors=True)  # it stopped before its first version
         return [*self.new(), "--name", self.name, "--run_dir", str(self.root)]
 
     def state(self) -> str:
@@ -165,7 +165,7 @@ class Runs(ABC):
         self.folder, self._jobs, self._changed = folder, jobs, changed
         self._free = list(shares)
         self._running: dict[str, tuple[Child, Share | None]] = {}
-        self._asked: set[str] = set()  # `hold` has interrupted these
+        self._asked: set[str] = set()  # interrupted by `hold`
         self._told: set[str] = set()
         self.done = {name for name, job in jobs.items() if job.is_over()}
         self.failed = set(folder.failures())
@@ -201,7 +201,7 @@ class Runs(ABC):
         """Forward a signal to all runs."""
         if self._signal is None:
             name = signal.Signals(received).name
-            status(f"{name}: the runs end in order; a second one ends them now")
+            status(f"{name}: stopping the runs after their updates; a second one kills them")
         self._signal = received
         for child, _share in self._running.values():
             child.send(_passed_on(received))
@@ -227,7 +227,7 @@ class Runs(ABC):
                     pass
             except ConfigError:
                 if name not in self._told:
-                    status(f"{name} still goes on in another process, which is waited for")
+                    status(f"waiting for {name}, which runs in another process")
                 self._told.add(name)
                 return
         words = job.words()
@@ -237,7 +237,7 @@ class Runs(ABC):
         self._running[name] = child, share
         if self._signal is not None:  # a signal arrived meanwhile
             child.send(_passed_on(self._signal))
-        status(f"{name} {'goes on' if words[1] == '--resume' else 'begins'}")
+        status(f"{name} {'resumes' if words[1] == '--resume' else 'starts'}")
 
     def _collect(self, name: str) -> None:
         """Record the result of a run if its process has ended."""
@@ -290,7 +290,7 @@ def last_line(folder: RunsFolder, name: str) -> str:
     with folder.log(name).open("rb") as file:
         file.seek(max(0, folder.log(name).stat().st_size - _TAIL_BYTES))
         lines = file.read().decode(errors="replace").split("\n")
-    return next((line.strip() for line in reversed(lines) if line.strip()), "nothing was printed")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "no output")
 
 
 def train_words(config: str, fields: Mapping[str, Any]) -> list[str]:
@@ -351,10 +351,10 @@ def carry_out(
         try:
             make().run()
         except KeyboardInterrupt:
-            status(f"to go on: {command_line(*again)}")
+            status(f"to resume: {command_line(*again)}")
             raise
         finally:
             show()
     if failures := folder.failures():
         count = f"{len(failures)} run{'s' * (len(failures) > 1)} failed"
-        raise RunFailedError(f"{count}; to try again: {command_line(*again, '--retry')}")
+        raise RunFailedError(f"{count}; to retry: {command_line(*again, '--retry')}")

@@ -60,7 +60,7 @@ def check_at_once(config: RunConfig, machine: Machine, count: int, engines: Engi
     """Raise `ConfigError` if `count` such runs do not fit, or would run differently than alone."""
     alone = plan(config, [machine], engines)
     if count > 1 and (problem := _problem(config, alone, machine, count, engines)) is not None:
-        raise ConfigError(f"at_once = {count}: {problem}; set it to a lower number, or auto")
+        raise ConfigError(f"at_once = {count}: {problem}; lower it, or set auto")
 
 
 def _problem(
@@ -68,19 +68,19 @@ def _problem(
 ) -> str | None:
     """Return why `count` such runs are too many; None if they fit."""
     if count > machine.cores:
-        return f"there are {machine.cores} cores"
+        return f"only {machine.cores} cores"
     try:
         found = plan(config, [part(machine, count)], engines)
     except ConfigError as error:
         return str(error)
     if bool(_cards(found)) != bool(_cards(alone)):
-        return f"there are {len(machine.usable_gpus)} cards"
+        return f"only {len(machine.usable_gpus)} GPUs"
     if found.mode != alone.mode:
-        return f"with so few cores a run is {found.mode}, alone it is {alone.mode}"
+        return f"too few cores per run for loop.mode = {alone.mode}"
     kinds = [sum(not each.gpus for each in kind) for kind in (found.actors, found.learners)]
     computing = max(kinds) if found.mode == "sync" else sum(kinds)
     own = machine.cores // count
-    return f"a run computes on {computing} cores and has {own}" if computing > own else None
+    return f"a run needs {computing} cores and gets {own}" if computing > own else None
 
 
 def part(machine: Machine, count: int) -> Machine:

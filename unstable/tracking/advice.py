@@ -1,4 +1,4 @@
-"""Advice during a run: few legal answers, games cut off, or many samples dropped as too old."""
+"""Advice during a run: few legal answers, games cut off, or many samples dropped as too stale."""
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence
@@ -44,22 +44,22 @@ class Illegal:
         game, place = self._games[env], f"games.{self._indices[env]}"
         bare = game.action_form == "bare"
         form = "without brackets, such as 3" if bare else "in square brackets, such as [3]"
-        why = f"which the game refuses as {shown(like.action)}"
-        remedy = f"set {place}.legal_moves, so that the model is taught the moves first"
+        why = f"which the game rejects as {shown(like.action)}"
+        remedy = f"set {place}.legal_moves for a warm start on legal moves"
         if game.legal_moves is not None:
-            remedy = f"put it to the model in fewer words, by a style of your own ({place}.prompt)"
+            remedy = f"shorten the prompt with a custom prompt style ({place}.prompt)"
             if self._fresh:
-                remedy = "begin without --init fresh, so that the model is taught the moves first"
+                remedy = "start without `--init fresh` for a warm start on legal moves"
         if not like.formatted:
             why = (
                 f"in which the parser finds no action; the prompt asks for {shown(_request(like))}"
             )
-            remedy += f", or {place}.parser to how it answers"
+            remedy += f", or set {place}.parser to read the model's answers"
         if game.legal_moves is None:
-            remedy += "; where nobody can list them, unstable sft teaches by examples"
+            remedy += "; without a list of legal moves, train on examples with `unstable sft`"
         return (
-            f"{env}: {len(refused)} of the policy's first {len(turns)} answers are no legal move, "
-            f"most often {shown(text)} ({count} times), {why}. The game takes an action {form} "
+            f"{env}: {len(refused)} of the policy's first {len(turns)} answers are illegal, "
+            f"most often {shown(text)} ({count} times), {why}. The game expects actions {form} "
             f"({place}.action_form); {remedy}"
         )
 
@@ -98,8 +98,8 @@ class Capped:
         index, max_turns = self._places[env]
         return (
             f"games.{index}.max_turns = {max_turns} has cut off {sum(cut)} of the last "
-            f"{CAPPED_GAMES} games of {env}, in which nobody wins anything; set it to the "
-            "turns that a game may take (unstable games lists the longest ones)"
+            f"{CAPPED_GAMES} games of {env}, which reward nobody; raise it to the longest game's "
+            "length (`unstable games` lists it)"
         )
 
 
@@ -110,7 +110,7 @@ STALE_SHARE = 0.1
 
 
 class Stale:
-    """Monitor that warns once if much is dropped as too old, which over-represents short games.
+    """Monitor that warns once of many samples dropped as stale: short games dominate the rest.
 
     A game counts when it ends, and is as old as its oldest turn. In a simulation with equally many
     games of 2 and of 8 turns, dropping 25 % leaves 57 % short games, and dropping 48 % leaves 61 %.
@@ -133,7 +133,7 @@ class Stale:
             return None
         self._said = True
         return (
-            f"buffer.max_staleness = {self._most}: as much as {share:.0%} of what is trained on "
-            "was dropped as too old, long games rather than short ones, so that these are trained "
-            "on too often; raise it, lower actors.games_in_flight, or set loop.mode to sync"
+            f"buffer.max_staleness = {self._most}: samples dropped as too stale equal {share:.0%} "
+            "of the trained ones, mostly of long games, which biases training towards short games; "
+            "raise it, lower actors.games_in_flight, or set loop.mode to sync"
         )

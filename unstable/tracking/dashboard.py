@@ -28,7 +28,7 @@ from unstable.tracking.text import Text
 from unstable.tracking.view import RunView
 
 logger = logging.getLogger(__name__)
-NARROW, SHORT = 50, 16  # below either there is no room for panes
+NARROW, SHORT = 50, 16  # smallest width and height with panes
 TALL = 32
 WIDE = 140
 
@@ -77,7 +77,7 @@ class Dashboard:
             return
         body = Layout(ratio=1)
         most = height // 2 if width >= WIDE else height // 4
-        machine = []  # a run that is over has none
+        machine = []  # empty for a finished run
         if wanted := machine_lines(view):
             pane = _pane("machine", lambda w, h: machine_pane(view, w, h))
             machine = [Layout(pane, size=min(wanted + 2, most))]
@@ -119,7 +119,7 @@ class _SizedPane:
 
     def _drawn(self, width: int, height: int) -> RenderableType:
         faults: list[BaseException] = []
-        with faults_to(faults.append):  # what cannot be shown must not freeze what can
+        with faults_to(faults.append):  # the other panes stay live
             return self._draw(width, height)
         _report(self._draw, faults[0])
         return Text(f"cannot be shown ({type(faults[0]).__name__})", style="dim")
@@ -133,7 +133,7 @@ def _report(draw: Callable[[int, int], RenderableType], error: BaseException) ->
     kind = f"{draw.__qualname__} {error!r}"
     if kind not in _reported:
         _reported.add(kind)
-        logger.error("a pane of the dashboard cannot be drawn", exc_info=error)
+        logger.error("a dashboard pane failed", exc_info=error)
 
 
 def _pane(title: str, draw: Callable[[int, int], RenderableType]) -> Panel:

@@ -87,7 +87,7 @@ class RunConsole(Console):
     """Terminal of a run; if nobody reads it any more, the run continues silently."""
 
     def __init__(self) -> None:
-        # A file has no width; Rich would take 80 columns for one.
+        # For a file, Rich would assume 80 columns.
         super().__init__(width=None if sys.stdout.isatty() else 160)
 
     def on_broken_pipe(self) -> None:

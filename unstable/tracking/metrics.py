@@ -46,7 +46,7 @@ class EngineMetrics:
                 moved[name] += value
         levels = [self._last[each] for each in actors]
         row: Row = {f"collect/engine/{name}": moved[name] for name in ("requests", "prompt_tokens")}
-        for name in ("prefill_seconds", "decode_seconds"):  # which not every engine knows
+        for name in ("prefill_seconds", "decode_seconds"):  # not reported by all engines
             known = any(name in stats for stats in levels)
             row[f"collect/engine/{name}"] = moved[name] if known else None
         row["collect/engine/request_tokens"] = _ratio(

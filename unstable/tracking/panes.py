@@ -113,7 +113,7 @@ def foot(view: RunView, width: int) -> RenderableType:
 def last_line(view: RunView, *, has_machine: bool) -> Text | None:
     """Return the line that a person must read, alarms first; else the machine's, or None."""
     if view.alarm:
-        count = f"{view.alarms} alarms, the last: " if view.alarms > 1 else ""
+        count = f"{view.alarms} alarms, last: " if view.alarms > 1 else ""
         line = f" {count}{view.alarm}"
         return Text(line, style="bold red", no_wrap=True, overflow="ellipsis")
     if view.notice:
@@ -139,9 +139,9 @@ class Bar(NamedTuple):
 def bars(view: RunView) -> list[Bar]:
     """Return processor, memory and every GPU, by memory if a GPU's utilization is unknown."""
     row = view.machine
-    found = [Bar("processor", row["device/cpu_percent"])] if "device/cpu_percent" in row else []
+    found = [Bar("CPU", row["device/cpu_percent"])] if "device/cpu_percent" in row else []
     if "device/memory_percent" in row:
-        own = f" · ours {number(row['device/process_memory_gb'])} GB"
+        own = f" · this run {number(row['device/process_memory_gb'])} GB"
         found.append(Bar("memory", row["device/memory_percent"], own))
     for name, full in row.items():
         gpu = name.removeprefix("device/").removesuffix("_memory_percent")
@@ -205,7 +205,7 @@ def collection_pane(view: RunView, width: int, height: int) -> RenderableType:
         *_cells(f"last {len(view.recent)}", "games", "won", "drawn", "lost", style="dim")
     )
     recent = view.results()
-    # What is fixed is shown by name, and "others" are the sum of what is shown.
+    # Fixed opponents are listed by name; "others" is the sum of past and fixed ones.
     kinds = [kind for kind in ("alone", "self", "past") if kind in recent]
     names = sorted(set(recent) - {*kinds, *SUMS})
     for name in [*kinds, *names][: max(height - len(rows) - 1, 0)]:
@@ -221,7 +221,7 @@ def game_pane(view: RunView, width: int, height: int) -> RenderableType:
     game = view.newest_game()
     if game is None:
         games = {f"game {at}": each.key for at, each in enumerate(view.config.games, start=1)}
-        return _to_come({"last game": "shown as soon as one is over", **games})
+        return _to_come({"last game": "when a game ends", **games})
     text = Text(overflow="ellipsis")
     styles: dict[int, str] = {}  # by seat
     for place, (side, player, outcome) in enumerate(game.sides):
@@ -296,10 +296,10 @@ def evaluation_pane(view: RunView, width: int, height: int) -> RenderableType:
         falls.add_row(*_cells(f"exploit. {last.key.env}", f"{last.version}", fall, *legal))
         won, member, _ = least_won(last)
         if won != NONE:
-            cells = ["wins, worst past", f"@{member}", won]
+            cells = ["worst past payoff", f"@{member}", won]
             falls.add_row(*_cells(*cells, *([""] if wide else [])))
     for worst in summary.worst.values():
-        cells = [f"worst, {worst_opponent(worst)}", *_score(worst)]
+        cells = [f"worst vs. {worst_opponent(worst)}", *_score(worst)]
         falls.add_row(*_cells(*cells, *([""] if wide else [])))
     if not summary.evaluations:
         return falls
@@ -326,9 +326,9 @@ def players_to_come(config: RunConfig) -> Facts:
     """Return the shares of draws by opponent."""
     draw = config.opponents.draw
     shares = {"itself": draw.self, "past versions": draw.past}
-    found = {name: f"{number(share)} of the draws" for name, share in shares.items() if share}
+    found = {name: f"{number(share)} of draws" for name, share in shares.items() if share}
     for opponent in config.opponents.fixed:
-        found[opponent.key] = f"one of {number(draw.fixed)} of the draws" if draw.fixed else "–"
+        found[opponent.key] = f"shares {number(draw.fixed)} of draws" if draw.fixed else "–"
     return found
 
 
@@ -336,16 +336,16 @@ def learning_to_come(config: RunConfig) -> Facts:
     """Return the most important settings of learning."""
     learner = config.learner
     return {
-        "first figures": "after the first update",
+        "first metrics": "after the first update",
         "algorithm": learner.algorithm.name,
-        "turns an update": f"{learner.batch_size:,}",
+        "turns per update": f"{learner.batch_size:,}",
         "learning rate": number(learner.learning_rate),
         **_trained(config.model.adapter),
     }
 
 
 def _trained(adapter: AnyAdapter) -> Facts:
-    return {"trained": "all weights"} if adapter == "none" else {"LoRA's rank": f"{adapter.rank}"}
+    return {"trained": "all weights"} if adapter == "none" else {"LoRA rank": f"{adapter.rank}"}
 
 
 def evaluation_to_come(config: RunConfig) -> Facts:
@@ -353,10 +353,10 @@ def evaluation_to_come(config: RunConfig) -> Facts:
     found, given = {}, config.eval
     if given.every:
         found = {
-            "evaluation": f"each {given.every} updates, from version 0 on",
-            "games": f"{given.games:,} against each opponent",
+            "evaluation": f"every {given.every} updates, from version 0",
+            "games": f"{given.games:,} per opponent",
             "against": ", ".join(given.opponents),
         }
     if given.exploitability.every:
-        found["exploitability"] = f"each {given.exploitability.every} updates"
-    return found or {"evaluation": "none is asked for"}
+        found["exploitability"] = f"every {given.exploitability.every} updates"
+    return found or {"evaluation": "off"}

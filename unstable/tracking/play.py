@@ -61,8 +61,8 @@ class PlayTally(NamedTuple):
     totals: dict[str, float]
     weights: dict[str, float]
     values: dict[str, list[float]]
-    actions: dict[str, dict[str, int]]  # of trained turns, by env
-    sequences: dict[str, list[int]]  # of all actions of each game, as a number, by env
+    actions: dict[str, dict[str, int]]  # action counts of trained turns, by env
+    sequences: dict[str, list[int]]  # hash of each game's actions, by env
 
     @classmethod
     def empty(cls) -> "PlayTally":
@@ -161,7 +161,7 @@ class PlayTally(NamedTuple):
         self.add_count("collect/forfeits", result.forfeit is not None)
         self.add_count("collect/draws", "draw" in standings.values())
         for label in against:
-            self._add(versus_name(label, "share"), 1, 0)  # `take` divides by all opened games
+            self._add(versus_name(label, "share"), 1, 0)  # `take` adds the weight: opened games
             for side, standing in standings.items():
                 self.add_count(versus_name(label, "games"))
                 for share in ("win", "draw", "loss"):

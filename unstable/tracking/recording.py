@@ -52,7 +52,7 @@ class Recording:
         self.usage = usage
         self.row: Row = {}
         self._border = border
-        self._beside: Row = {}  # of a concurrent evaluation
+        self._beside: Row = {}  # metrics of a concurrent evaluation
         self._names = dict.fromkeys(former[-1] if former else ())
         self.began = self._spent_until = time.monotonic()
         self._times = dict.fromkeys(PHASES.values(), 0.0)

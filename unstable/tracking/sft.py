@@ -100,7 +100,7 @@ class SFTTracker:
 
 def rewind(folder: RunFolder, version: int) -> list[Row]:
     """Drop the rows of `metrics.jsonl` after `version`; returns the others."""
-    LineFile(folder.metrics).close()  # which cuts off half a line
+    LineFile(folder.metrics).close()  # drops a partial last line
     rows = [row for row in read_rows(folder.metrics) if row["version"] <= version]
     write_lines(folder.metrics, rows)
     return rows

@@ -73,5 +73,5 @@ class StatusFile:
 
     def _write(self, state: str, reason: str) -> None:
         own = {"state": state, "reason": reason, **self._own, "written": time.time()}
-        # Not synced: after a power cut nobody needs the state of that second.
+        # No fsync: after a power failure the last second's state is not needed.
         write_whole(self._path, json_line({**own, **self._read()}), synced=False)

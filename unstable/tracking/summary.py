@@ -49,7 +49,7 @@ def _places(folder: RunFolder, reason: str, reported: bool) -> Text:
     versions = folder.versions()
     last = folder.checkpoint(versions[-1]) if versions else folder.checkpoints
     lines: dict[str, object] = {
-        "everything": folder.root,
+        "run folder": folder.root,
         "weights": last,
         "metrics": folder.metrics,
         "games": folder.root / "games",
@@ -58,5 +58,5 @@ def _places(folder: RunFolder, reason: str, reported: bool) -> Text:
     if reported:
         lines["report"] = folder.report
     if reason != DONE and any(folder.state(version).exists() for version in versions):
-        lines["to go on"] = command_line("unstable", "train", "--resume", folder.root)
+        lines["to resume"] = command_line("unstable", "train", "--resume", folder.root)
     return Text("\n".join(f"{what:<12}{path}" for what, path in lines.items()))

@@ -89,7 +89,7 @@ def update_line(row: Mapping[str, float | None], steps: int, left_s: float = 0.0
     elif (epoch := row.get("offline/epoch")) is not None:
         parts.append(f"epoch {number(epoch)} of recorded games")
     else:
-        parts.append("its games were played before the last one")
+        parts.append("games from before the previous update")
     if count("collect/failures"):
         parts.append(f"{count('collect/failures')} failed")
     for label, name in (("reward", "collect/reward"), ("loss", "learn/loss")):
@@ -114,11 +114,11 @@ def still_line(waits: Sequence[str], seconds: float) -> str:
     """Return the end of a line: what the run waits for, and for how long nothing has moved.
 
     >>> still_line(["learner: update"], 41.2), still_line([], 41.2)
-    (' · waits for learner: update, 41 s', ' · nothing has moved for 41 s')
+    (' · waits for learner: update, 41 s', ' · no progress for 41 s')
     """
     shown = [*waits[:3], *([f"{len(waits) - 3} more"] if len(waits) > 3 else [])]
     if not shown:
-        return f" · nothing has moved for {duration(seconds)}"
+        return f" · no progress for {duration(seconds)}"
     return f" · waits for {', '.join(shown)}, {duration(seconds)}"
 
 
@@ -135,27 +135,27 @@ def action_line(actions: Sequence[str], best: int | None, shares: Mapping[str, f
     """Return the actions that alarms led to as a line."""
     mix = ", ".join(f"{kind} {number(share)}" for kind, share in shares.items())
     words = {
-        "opponents": f"opponents are drawn anew: {mix}",
-        "rollback": f"back to the weights of version {best}",
-        "learning_rate": "the learning rate is lower",
+        "opponents": f"new opponent shares: {mix}",
+        "rollback": f"rolled back to the weights of version {best}",
+        "learning_rate": "learning rate lowered",
     }
     return "guard · " + " · ".join(words[action] for action in actions)
 
 
 def refusal_line(update: Update) -> str:
-    """Return a line on the refused optimizer steps of an update, with reasons."""
+    """Return a line on the skipped optimizer steps of an update, with reasons."""
     why = "; ".join(dict.fromkeys(update.refusals))
     count = len(update.refusals)
-    steps = f"{count} optimizer steps are" if count > 1 else "an optimizer step is"
-    return f"update {update.version}: {steps} refused, {why}; the weights stay as they were"
+    steps = f"{count} optimizer steps" if count > 1 else "an optimizer step"
+    return f"update {update.version}: skipped {steps}: {why}; the weights are unchanged"
 
 
 def memory_line(version: int, halvings: int) -> str:
     """Return a line on an update that filled a GPU."""
     times = f"{halvings} times" if halvings > 1 else "once"
     return (
-        f"update {version}: the learner's GPU was full, and micro-batches were halved {times}; "
-        "learner.micro_batch_tokens or micro_batch_size is too large for it"
+        f"update {version}: the learner's GPU ran out of memory, micro-batches halved {times}; "
+        "lower learner.micro_batch_tokens or micro_batch_size"
     )
 
 
@@ -173,7 +173,7 @@ def score_text(score: EvalScore) -> str:
     repeated = f" in {score.distinct} distinct games" if score.distinct < score.games else ""
     voted = ""
     if score.agreement is not None:
-        voted = f" by majority of {score.votes} ({percent(score.agreement)} agree)"
+        voted = f" by majority of {score.votes} votes ({percent(score.agreement)} agree)"
     return (
         f"score {interval(score.score, score.low, score.high)}{voted} · {score.wins} won, "
         f"{score.draws} drawn, {score.losses} lost ({score.forfeits} by forfeit){repeated} · "
@@ -185,22 +185,22 @@ def payoff_text(score: EvalScore) -> str:
     """Return the mean payoff of a game; "" if it only has wins and losses."""
     if score.payoff is None:
         return ""
-    return f" · pay-off {interval(score.payoff, score.payoff_low, score.payoff_high, signed)}"
+    return f" · payoff {interval(score.payoff, score.payoff_low, score.payoff_high, signed)}"
 
 
 def exploitability_line(found: Exploitability, of: str | None = None) -> str:
     """Return an exploitability as a line; `of` names a policy that is not a version."""
-    prompts = f" by {found.prompts:,} prompts" if found.prompts < found.decisions else ""
-    sampled = f" of {found.samples} answers each" if found.samples else ""
+    prompts = f", {found.prompts:,} prompts" if found.prompts < found.decisions else ""
+    sampled = f", {found.samples} samples each" if found.samples else ""
     figures, past = bounds(found.low, found.high), ""
     if (least := found.past) is not None:
         wins = bounds(least.low, least.high)
-        which = f"the least of {least.compared}" if least.compared > 1 else "the only one"
-        past = f" · wins {wins} a game from version {least.member}, {which} before it"
+        rank = f"lowest of {least.compared}" if least.compared > 1 else "only one"
+        past = f" · payoff {wins} against version {least.member}, the {rank} before it"
     return (
         f"exploitability of {of or f'version {found.version}'} · {found.env}: {figures} "
         f"(NashConv {bounds(2 * found.low, 2 * found.high)}) · "
-        f"{percent(found.illegal_mass)} of games against itself end by no legal action · "
+        f"illegal mass {percent(found.illegal_mass)} · "
         f"{found.decisions:,} decisions{prompts}{sampled} in {duration(found.seconds)}{past}"
     )
 
@@ -216,11 +216,11 @@ def gain_text(score: EvalScore) -> str:
     """Return the difference to version 0 in equal games; "" if it is unknown."""
     if score.gain is None:
         return ""
-    text = f" · {interval(score.gain, score.gain_low, score.gain_high, signed)} to version 0"
+    text = f" · {interval(score.gain, score.gain_low, score.gain_high, signed)} over version 0"
     if score.payoff_gain is None:
         return text
     ends = score.payoff_gain_low, score.payoff_gain_high
-    return f"{text}, pay-off {interval(score.payoff_gain, *ends, signed)}"
+    return f"{text}, payoff {interval(score.payoff_gain, *ends, signed)}"
 
 
 def needed_text(score: EvalScore) -> str:

@@ -83,7 +83,7 @@ class Tracker:
         self.view, self.waits = self.display.view, self.display.waits
         self.refreshing, self.print = self.display.refreshing, self.display.print
         skipped = Skipped()
-        rows = read_rows(folder.metrics, skipped)  # of a run that is resumed
+        rows = read_rows(folder.metrics, skipped)  # of a resumed run
         self.view.summary = RunSummary.of(rows)
         self.recording = Recording(config, folder, self.display.border, sinks, rows, usage)
         self._games = GameLog(config, self.recording, self.display)
@@ -120,7 +120,7 @@ class Tracker:
         self.recording.add(metrics)
 
     def log_learner(self, update: Update) -> None:
-        """Record the learner's metrics, unrenamed; warn of refused steps and of a full GPU."""
+        """Record the learner's metrics, unrenamed; warn of skipped steps and of a full GPU."""
         self.log(update.metrics)
         if halvings := int(update.metrics.get("learn/out_of_memory") or 0):
             self.display.warn(memory_line(update.version, halvings))

@@ -29,7 +29,7 @@ class Phase(NamedTuple):
     name: str
     done: float
     total: float | None
-    started: float  # of the view's clock, in seconds
+    started: float  # seconds of the view's clock
 
 
 class RecentGame(NamedTuple):
@@ -41,7 +41,7 @@ class RecentGame(NamedTuple):
     forfeited: bool  # by a trained side
     moves: int  # of the trained seats
     legal_moves: int
-    finished: float  # of the view's clock, in seconds
+    finished: float  # seconds of the view's clock
 
     @classmethod
     def of(cls, game: PlayedGame, finished: float) -> "RecentGame":
@@ -64,7 +64,7 @@ class LastGame(NamedTuple):
 
     env: str
     sides: list[tuple[list[int], str, float]]  # seats, player, outcome
-    moves: list[tuple[int, str, bool]]  # seat, action, whether it was refused
+    moves: list[tuple[int, str, bool]]  # seat, action, whether it was invalid
     forfeit: int | None
     board: str  # the observation before the last move
 
@@ -99,7 +99,7 @@ class RunView:
     name: str
     device: str
     started: float
-    row_started: float  # of the update that is under way
+    row_started: float  # start of the current update
     phase: Phase
     clock: Callable[[], float] = time.monotonic
     summary: InstanceOf[RunSummary] = field(default_factory=RunSummary)
@@ -108,16 +108,16 @@ class RunView:
     failures: int = 0
     recent: tuple[RecentGame, ...] = ()  # the newest RECENT_GAMES
     last_game: LastGame | None = None
-    # In the run's own process the two above are derived from these when they are displayed.
-    ended: tuple[tuple[Any, float], ...] = ()  # each a PlayedGame, and when it finished
+    # In the run's own process, the display derives the two fields above from the next three.
+    ended: tuple[tuple[Any, float], ...] = ()  # PlayedGames with their finish times
     last_line: bytes | None = None
-    requests: Mapping[str, str] = field(default_factory=dict)  # the end of prompts, by game
+    requests: Mapping[str, str] = field(default_factory=dict)  # end of each prompt, by game
     engine: Row = field(default_factory=dict)
-    actors: Mapping[int, Row] = field(default_factory=dict)  # `engine` of each actor
-    machine: Mapping[str, float] = field(default_factory=dict)  # its utilization
+    actors: Mapping[int, Row] = field(default_factory=dict)  # `engine`, by actor
+    machine: Mapping[str, float] = field(default_factory=dict)  # utilization
     buffer: Row = field(default_factory=dict)
     notice: str = ""
-    alarm: str = ""  # the newest one of the guard
+    alarm: str = ""  # the guard's newest
     alarms: int = 0
 
     @property
@@ -134,7 +134,7 @@ class RunView:
         self.last_game = self.newest_game()
         self.refresh()
         text = _adapter().dump_json(self, exclude=_OWN)
-        return {"now": self.clock(), **json.loads(text)}  # in which what is not finite is null
+        return {"now": self.clock(), **json.loads(text)}  # non-finite numbers are null
 
     @classmethod
     def read(
@@ -147,7 +147,7 @@ class RunView:
         """Return the view that `record` made `seconds` ago; raises `ValueError` if invalid."""
         now = record.get("now") if isinstance(record, Mapping) else None
         if not isinstance(now, float | int):
-            raise ValueError("no time in it")
+            raise ValueError("`now` is missing")
         own = {"config": config, "summary": summary, "clock": lambda: now + seconds()}
         return _adapter().validate_python({**record, **own})
 

@@ -82,9 +82,9 @@ class Moves:
     def __init__(self, turns: Sequence[SampledTokens]) -> None:
         if lacking := sum(not turn.moves for turn in turns):
             raise ConfigError(
-                f"learner.algorithm.name = 'vrpo' needs each turn's legal moves, which {lacking} "
-                f"of {len(turns)} turns lack: they were played with sampling.moves = none; "
-                "start a new run, or take another algorithm"
+                f"learner.algorithm.name = 'vrpo': {lacking} of {len(turns)} turns were recorded "
+                "without legal moves (sampling.moves = none); start a new run or choose another "
+                "algorithm"
             )
         self.answers: list[TokenSample] = []
         self._places: dict[_Key, int] = {}

@@ -18,7 +18,7 @@ from unstable.games.words import offline
 from unstable.types import Observation
 
 _BOX = r"\boxed"
-_END = "TERMINAL_STATE"  # in observations after the end of a game
+_END = "TERMINAL_STATE"  # marks observations after the end of a game
 
 
 class GemEnvironment(Environment):
@@ -36,7 +36,7 @@ class GemEnvironment(Environment):
     def __init__(self, text: str | None = None, rules: str = "", **args: Any) -> None:
         self._seen = None if text is None else load_target(text, "games.args.text")
         if not isinstance(rules, str):
-            raise TypeError(f"rules = {rules!r} is no text")
+            raise TypeError(f"rules = {rules!r} is not a string")
         self._own_rules = rules
         with offline():
             self.env: Any = gem.make(self.id, **args)
@@ -89,7 +89,7 @@ def environment_class(name: str) -> type[GemEnvironment]:
     """Return the class of a game; raises `ConfigError` if it does not exist."""
     if name not in ENV_REGISTRY:
         hint = nearest(name, [*ENV_REGISTRY])
-        raise ConfigError(f"target = {f'gem:{name}'!r}: GEM has no such game; {hint}")
+        raise ConfigError(f"target = {f'gem:{name}'!r}: unknown GEM game; {hint}")
     payoffs = Payoffs(lambda env: env.payoffs(), lambda env: 1.0, zero_sum=False)
     info = GameInfo(name=f"gem:{name}", payoffs=payoffs)
     own = {"id": name, "info": info, "__doc__": f"One play of {name}."}

@@ -80,7 +80,7 @@ def environment_class(name: str) -> type[GymnasiumEnvironment]:
         import_users(module, place)
     if short not in gymnasium.registry:
         hint = nearest(short, [*gymnasium.registry])
-        raise ConfigError(f"{place}: Gymnasium has no such game; {hint}")
+        raise ConfigError(f"{place}: unknown Gymnasium game; {hint}")
     return made_class(
         GymnasiumEnvironment,
         name,

@@ -95,8 +95,8 @@ class NumberedEnvironment(NamedEnvironment):
             return marked(str(self.env.render()))
         if not is_readable(observation):
             raise ConfigError(
-                f"games.env = {self.info.name!r}: what a seat observes has too many numbers to be "
-                "read; give a function of yours as games.N.args.text"
+                f"games.env = {self.info.name!r}: observations have too many numbers for a text; "
+                "set games.N.args.text to module:function(env, seat, observation)"
             )
         return readable(observation)
 
@@ -177,8 +177,8 @@ def check_actions(name: str, *spaces: Any) -> None:
     for space in spaces:
         if not isinstance(space, Discrete):
             raise ConfigError(
-                f"games.env = {name!r}: its actions are {type(space).__name__}, and only those of "
-                "a Discrete space can be played; choose another game"
+                f"games.env = {name!r}: unsupported action space {type(space).__name__}; choose a "
+                "game with a Discrete action space"
             )
 
 

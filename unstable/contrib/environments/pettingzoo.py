@@ -57,8 +57,8 @@ class PettingZooEnvironment(NumberedEnvironment):
         name = self.info.name
         if not isinstance(made, pettingzoo.AECEnv):
             raise ConfigError(
-                f"games.env = {name!r}: makes a {type(made).__name__}; return an AECEnv or a "
-                "ParallelEnv of PettingZoo"
+                f"games.env = {name!r}: returned {type(made).__name__}; return PettingZoo's AECEnv "
+                "or ParallelEnv"
             )
         self._agents: list[Any] = [*made.possible_agents]
         self._totals = [0.0] * len(self._agents)
@@ -78,7 +78,7 @@ class PettingZooEnvironment(NumberedEnvironment):
         self.env.reset(seed=seed)
         self._totals = [0.0] * len(self._agents)
         if self._pass_over_the_dead():
-            raise ValueError(f"{self.title} is over before a seat has moved")
+            raise ValueError(f"{self.title} ends before any seat moves")
 
     def _move(self, number: int) -> bool:
         self.env.step(number)
@@ -97,7 +97,7 @@ class PettingZooEnvironment(NumberedEnvironment):
             if not (terminated or truncated):
                 return False
             env.step(None)
-        for agent, reward in env._cumulative_rewards.items():  # never selected again
+        for agent, reward in env._cumulative_rewards.items():  # of agents not selected again
             self._totals[self._agents.index(agent)] += float(reward)
         return True
 
@@ -139,11 +139,11 @@ def _registered(name: str, place: str) -> Maker:
     """Return the maker of a game in PettingZoo's registry: tictactoe_v3 is classic/tictactoe-v3."""
     ids = {_VERSION.sub(r"_v\1", full.rpartition("/")[2]): full for full in pettingzoo.aec_registry}
     if name not in ids:
-        raise ConfigError(f"{place}: PettingZoo has no such game; {nearest(name, [*ids])}")
+        raise ConfigError(f"{place}: unknown PettingZoo game; {nearest(name, [*ids])}")
     entry = pettingzoo.aec_registry[ids[name]].entry_point
     try:
         importlib.import_module(str(entry).partition(":")[0])
     except ImportError as error:
         needs = error.name or described(error)
-        raise ConfigError(f"{place}: needs {needs}, which is not installed; install it") from None
+        raise ConfigError(f"{place}: {needs} is not installed; install it") from None
     return partial(pettingzoo.make, "aec", ids[name])

@@ -88,7 +88,7 @@ def _number(value: Any) -> str:
         return str(int(value))
     if not isinstance(value, np.floating):
         return str(value)
-    value = value + type(value)(0)  # no -0
+    value = value + type(value)(0)  # turns -0 into 0
     short = f"{value:.4g}"
     return short if type(value)(short) == value else str(value)
 

@@ -7,7 +7,7 @@ from unstable.contrib.rules.textarena import best
 from unstable.games.catalog.codenames import NUMBERS, SPYMASTERS, clues, left_words
 from unstable.games.info import Events, Probabilities
 
-_HARM = {"N": 1, "R": 2, "B": 2, "A": 3}  # harm of a guess, by owner of a word that is not ours
+_HARM = {"N": 1, "R": 2, "B": 2, "A": 3}  # harm of guessing a word, by its owner
 
 
 def moves(env: Any, events: Events) -> Probabilities:

@@ -18,9 +18,9 @@ _NAMED = re.compile(r"\[(\d+)\]")
 class Heard:
     """Beliefs of a seat, from all events that it saw."""
 
-    found: dict[int, bool] = field(default_factory=dict)  # mafia or not, by its own inquiries
-    claimant: int | None = None  # the first player to announce the result of an inquiry
-    claimed: dict[int, bool] = field(default_factory=dict)  # mafia or not, by the claimant
+    found: dict[int, bool] = field(default_factory=dict)  # mafia or not, by number, as found
+    claimant: int | None = None  # first player to announce an inquiry's result
+    claimed: dict[int, bool] = field(default_factory=dict)  # mafia or not, by number, as claimed
     hostile: Counter[int] = field(default_factory=Counter)
     """Count by player of its talk or votes that named the claimant or a player found harmless."""
 

@@ -15,7 +15,7 @@ from unstable.games.info import Events, Probabilities
 Board = list[list[str]]
 Cell = tuple[int, int]
 
-_ENDGAME = 29  # points below the goal at which the race to win starts, in Pig
+_ENDGAME = 29  # points below Pig's goal at which the race to win starts
 _MOST_OFFERED = 5  # maximum units of a resource in the bot's offers
 _NEIGHBOURS = ((0, 1), (1, 0), (0, -1), (-1, 0))
 _LINE = 4  # marks in a row that win ThreePlayerTicTacToe
@@ -106,7 +106,7 @@ def three_player_tic_tac_toe(env: Any, events: Events) -> Probabilities:
         def wins(mark: str, lines: list[str] = lines) -> bool:
             return any(held == mark * (_LINE - 1) for held in lines)
 
-        # Open lines have more weight if more of their cells are ours.
+        # Open lines weigh more if more of their cells have our mark.
         open_lines = sum(10 ** len(held) for held in lines if set(held) <= {mine})
         scores[action] = (wins(mine), wins(following), wins(last), open_lines)
     return best(scores)

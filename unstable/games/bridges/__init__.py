@@ -33,7 +33,7 @@ def bridged_class(env: str) -> type[Environment]:
         except ImportError as error:
             package = entry.dist.name if entry.dist else prefix
             raise ConfigError(
-                f"{place}: needs more than is installed ({described(error)}); run: "
+                f"{place}: a package of {prefix} is not installed ({described(error)}); run: "
                 f"pip install '{package}[{prefix}]'"
             ) from None
     return made

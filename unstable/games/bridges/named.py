@@ -12,10 +12,10 @@ class NamedEnvironment(Environment):
 
     def __init__(self, rules: str) -> None:
         if not isinstance(rules, str):
-            raise TypeError(f"rules = {rules!r} is no text")
+            raise TypeError(f"rules = {rules!r} is not a string")
         self._rules = rules
         self._shown = self._notice = ""
-        self._legal: dict[str, int] = {}  # the library's numbers of the legal actions, by name
+        self._legal: dict[str, int] = {}  # the library's number of each legal action's name
 
     @property
     @abstractmethod

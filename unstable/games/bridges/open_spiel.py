@@ -28,9 +28,9 @@ from unstable.games.info import Compact, GameInfo, Payoffs, SmallTree
 Text = Callable[[Any, int], str]
 """Function from an OpenSpiel state and a player to the text that the player sees."""
 _Kind = pyspiel.GameType
-_PLAYER = re.compile(r"\[[^\[\]]*\]\s*")  # prefix of an action, such as its player
+_PLAYER = re.compile(r"\[[^\[\]]*\]\s*")  # prefix of an action's name, such as its player
 _SPACES = re.compile(r"\s+")
-_SEED = "rng_seed"  # the parameter of games with internal random draws
+_SEED = "rng_seed"  # parameter of games with internal random draws
 
 
 class OpenSpielEnvironment(NamedEnvironment):
@@ -47,8 +47,8 @@ class OpenSpielEnvironment(NamedEnvironment):
         self.has_games_text = text is None
         if text is None and _string_of(self.spiel) is None:
             raise ConfigError(
-                f"games.env = {self.info.name!r}: has no text for its seats; give a function of "
-                "yours as games.N.args.text"
+                f"games.env = {self.info.name!r}: no observation text; set games.N.args.text to "
+                "module:function(state, player)"
             )
         self._text: Text = partial(shown, self.spiel) if text is None else load_target(text)
         super().__init__(rules or rules_of(self.spiel))
@@ -69,7 +69,7 @@ class OpenSpielEnvironment(NamedEnvironment):
         self._state = game.new_initial_state()
         self._advance()
         if self._state.is_terminal():
-            raise ValueError(f"{game} is over before a seat has moved")
+            raise ValueError(f"{game} ends before any seat moves")
 
     def _advance(self) -> None:
         """Make all moves of chance up to the next decision."""
@@ -185,9 +185,9 @@ def fault_of(name: str, module: str = "") -> str:
             timeout=_PATIENCE_S,
         )
     except subprocess.TimeoutExpired:
-        return f"no game of it was over in {_PATIENCE_S} s"
+        return f"a random game timed out after {_PATIENCE_S} s"
     if tried.returncode < 0:
-        return f"it ends its process by signal {-tried.returncode}"
+        return f"its process crashed with signal {-tried.returncode}"
     return _SPACES.sub(" ", tried.stdout or tried.stderr).strip()[:200] if tried.returncode else ""
 
 
@@ -195,24 +195,24 @@ def load_game(name: str) -> Any:
     """Load OpenSpiel's game, with simultaneous moves made sequential; raises `ConfigError`."""
     place = f"target = {f'open_spiel:{name}'!r}"
     module, colon, _ = name.partition("(")[0].rpartition(":")
-    if module:  # a custom module, which registers the game
+    if module:  # a user's module, which registers the game
         import_users(module, place)
         name = name.removeprefix(module + colon)
     short = name.partition("(")[0]
     if short.startswith("python_"):
-        importlib.import_module("open_spiel.python.games")  # registers them
+        importlib.import_module("open_spiel.python.games")  # registers games in Python
     if short not in (known := pyspiel.registered_names()):
-        raise ConfigError(f"{place}: OpenSpiel has no such game; {nearest(short, known)}")
+        raise ConfigError(f"{place}: unknown OpenSpiel game; {nearest(short, known)}")
     if name != short and (reason := fault_of(name, module)):
-        raise ConfigError(f"{place}: OpenSpiel refuses it ({reason}); mend it")
+        raise ConfigError(f"{place}: OpenSpiel rejects it ({reason}); fix its parameters")
     try:
         game = pyspiel.load_game(name)
     except (pyspiel.SpielError, RuntimeError, ValueError) as error:
         reason = _SPACES.sub(" ", str(error))[:200]
-        raise ConfigError(f"{place}: OpenSpiel refuses it ({reason}); mend it") from None
+        raise ConfigError(f"{place}: OpenSpiel rejects it ({reason}); fix its parameters") from None
     kind = game.get_type()
     if kind.dynamics == _Kind.Dynamics.MEAN_FIELD:
-        raise ConfigError(f"{place}: is a mean field game, which has no seats; choose another")
+        raise ConfigError(f"{place}: mean field games are unsupported; choose another game")
     if kind.dynamics == _Kind.Dynamics.SIMULTANEOUS:
         game = pyspiel.convert_to_turn_based(game)
     return game
@@ -237,7 +237,7 @@ def _string_of(game: Any) -> Callable[[Any, int], str] | None:
 def shown(game: Any, state: Any, player: int) -> str:
     """Return the game's own string for a player."""
     string = _string_of(game)
-    assert string is not None, "the env refuses it"
+    assert string is not None, "game without observation text"
     return string(state, player).strip()
 
 

@@ -17,9 +17,9 @@ Seen = Callable[[Any, int], str]
 """Function from an OpenSpiel state and a player to the text that the player sees."""
 Names = Callable[[Any], list[str]]
 """Function from a state to the names of its legal actions, in order."""
-_GAMES = 200  # random games, to find the entries of the tensor that differ
+_GAMES = 200  # random games played to find tensor entries that vary
 _MOST = 64  # maximum number of entries in questions
-_CHANGED = 0.7  # share of questions about a changed entry, among questions about a move's effect
+_CHANGED = 0.7  # share of a move's-effect questions that concern an entry that changes
 
 
 def questions_of(game: Any, name: str, seen: Seen, names: Names) -> tuple[Question, ...]:

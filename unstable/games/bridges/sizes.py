@@ -8,7 +8,7 @@ from typing import Any
 MOST = 1_000_000
 """Maximum number of nodes of a small tree, chance nodes included."""
 _ROLLOUTS = 100
-_LARGE = 30 * MOST  # estimate beyond which nodes are not counted
+_LARGE = 30 * MOST  # estimated nodes above which they are not counted
 _GAMES = 300  # random games to compare
 _KEPT = 3  # histories to follow for each position
 

@@ -12,7 +12,7 @@ from unstable.games.info import Compact, Expert, GameInfo
 DEPTH = 6
 """Search depth in moves, without forced moves that block a four."""
 
-_WIN = 10_000  # minus the number of discs on the board, so that sooner is better
+_WIN = 10_000  # value of a win, minus the discs on the board: earlier wins are better
 _THREAT = 16  # value of a cell that would complete a four, relative to a line through a disc
 
 
@@ -101,7 +101,7 @@ class _Search:
         found: list[int] = []
         for column, cells in self._columns.items():
             if move := playable & cells:
-                # One less than the best, so that moves of equal value are found.
+                # The window starts one below the best value, to find all moves of that value.
                 value = -self.value(theirs, mine | move, depth - 1, -_WIN, 1 - best)
                 if value > best:
                     best, found = value, []

@@ -16,7 +16,7 @@ from unstable.games import questions
 from unstable.games.info import Compact, Expert, GameInfo, Payoffs, Question, SmallTree
 
 _ALPHA = 1 / 3  # probability that the opener bluffs with a jack
-_BET = {True: (_ALPHA, 0.0, 3 * _ALPHA), False: (1 / 3, 0.0, 1.0)}  # opener or not: for J, Q, K
+_BET = {True: (_ALPHA, 0.0, 3 * _ALPHA), False: (1 / 3, 0.0, 1.0)}  # with J, Q, K; True: opener
 _CALL = {True: (0.0, _ALPHA + 1 / 3, 1.0), False: (0.0, 1 / 3, 1.0)}
 _WHY = {
     "bet": (

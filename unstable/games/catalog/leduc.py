@@ -25,7 +25,7 @@ from unstable.games.info import Compact, Expert, GameInfo, Payoffs, Question
 
 _ANTE = 1
 _BETS = (2, 4)  # chips of a bet or raise, before the public card and after it
-_MOST_BETS = 2  # in a round of betting
+_MOST_BETS = 2  # bets and raises in a betting round
 MOST_CHIPS = _ANTE + _MOST_BETS * sum(_BETS)
 """Maximum payoff or loss of a seat in a hand."""
 _RANKS = "JQK"
@@ -99,7 +99,7 @@ class Leduc(textarena.Env):
             "public_card": None,
             "deck": deck,
             "bets": {0: _ANTE, 1: _ANTE},
-            "moves": [[]],  # of each round of betting
+            "moves": [[]],  # by betting round
         }
         for seat, card in state["player_cards"].items():
             text = f"Hand {state['current_round']} of {self.max_rounds}. Your card is {rank(card)}."

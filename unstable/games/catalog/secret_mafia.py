@@ -4,7 +4,7 @@ from typing import Any
 
 from unstable.games.info import GameInfo, Teams
 
-_MAFIA_FIRST = ("Mafia", "Doctor", "Detective", "Villager")  # the order of the seats
+_MAFIA_FIRST = ("Mafia", "Doctor", "Detective", "Villager")  # order of the seats
 
 
 def living(env: Any) -> list[str]:

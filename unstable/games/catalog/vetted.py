@@ -17,7 +17,7 @@ class Vetted(NamedTuple):
     config: GameConfig
     sees: str  # content of a seat's observations
     pays: str
-    longest: int  # turns
+    longest: int  # turns of the longest game
     solver: str
     defects: str
 

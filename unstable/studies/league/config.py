@@ -21,17 +21,17 @@ from unstable.config.opponents import DrawConfig
 from unstable.config.reading import paths_in, read_section, with_numbers
 
 OWN = {
-    "seed": "seeds follow from the league's seed",
-    "loop.steps": "that is the league's updates",
-    "opponents.draw": "that is the member's draw",
-    "opponents.fixed": "the members are the opponents",
-    "learner.state": "a member goes on from its own last generation",
-    "learner.updates_before": "a member's generations are counted",
-    "learner.updates_after": "a member's generations are counted",
-    "tracking.run_dir": "the league has a folder for each run",
-    "tracking.name": "runs are called by member and generation",
+    "seed": "derived from the league's seed",
+    "loop.steps": "set by the league's updates",
+    "opponents.draw": "set by the member's draw",
+    "opponents.fixed": "the league's members are the opponents",
+    "learner.state": "a member resumes from its own previous generation",
+    "learner.updates_before": "set from the member's generations",
+    "learner.updates_after": "set from the member's generations",
+    "tracking.run_dir": "the league sets a folder for each run",
+    "tracking.name": "runs are named by member and generation",
 }
-"""Fields that the league sets for its runs, and why a config may not."""
+"""Fields that the league sets for its runs, and the reason for each."""
 NAME = re.compile(r"[A-Za-z][\w.+-]{0,39}")
 Role = Literal["main", "exploiter", "league_exploiter"]
 DRAWS: dict[Role, DrawConfig] = {
@@ -55,7 +55,7 @@ class MeetConfig(Section):
     """pfsp weight for a score p: hard (1 - p)^exponent, even (p (1 - p))^exponent"""
     exponent: PositiveFloat = Field(2.0, description="exponent of pfsp")
     prior: PositiveFloat = 4.0
-    """drawn games that every score starts with; more make weights nearer to uniform"""
+    """number of draws added to each score; more make weights closer to uniform"""
     newest: PositiveInt | None = None
     """newest frozen versions of each member that serve as opponents; default: all"""
 
@@ -68,9 +68,9 @@ class MemberConfig(Section):
     against: Annotated[list[str], Field(min_length=1)] | None = None
     """members that an exploiter meets; default: all with role main"""
     restart: Literal["never", "each", "won"] | None = None
-    """restarts from the start; default: main never, exploiter each, league_exploiter won"""
+    """when training restarts; default: main never, exploiter each, league_exploiter won"""
     threshold: Annotated[float, Field(gt=0, le=1)] = 0.7
-    """score in its last generation at which a member has won"""
+    """a member has won if its score in its last generation is at least this"""
     draw: DrawConfig | None = None
     """shares of games against itself (self), its run's past and frozen versions (fixed)"""
     fields: Arguments = Field({}, description="fields of its runs, by dotted path")
@@ -78,11 +78,11 @@ class MemberConfig(Section):
     @model_validator(mode="after")
     def _fits_its_role(self) -> Self:
         if self.role != "exploiter":
-            self.refuse("against", f"is for exploiters, and this is a {self.role}; leave it out")
+            self.refuse("against", f"applies to exploiters, not to role {self.role}; remove it")
         if self.restart is not None and self.role == "main" and self.restart != "never":
-            raise ValueError(f"restart = {self.restart!r}: a main never does; leave it out")
+            raise ValueError(f"restart = {self.restart!r}: a main never restarts; remove it")
         if self.draw is not None and self.draw.self + self.draw.past + self.draw.fixed <= 0:
-            raise ValueError("draw = all zero; give self, past or fixed a share above 0")
+            raise ValueError("draw = all zero; set self, past or fixed above 0")
         return self
 
     @property
@@ -126,18 +126,18 @@ class LeagueConfig(Section):
                     raise ValueError(f"{place}.{path}: {why}; leave it out")
         if (runs := self.generations * len(self.members)) > MOST_RUNS:
             raise ValueError(
-                f"generations = {self.generations}: {runs:,} runs; a league has "
-                f"at most {MOST_RUNS:,}"
+                f"generations = {self.generations}: {runs:,} runs exceed the limit of "
+                f"{MOST_RUNS:,}; lower generations"
             )
         if not any(each.shares.self + each.shares.past > 0 for each in self.members.values()):
             raise ValueError(
-                "members: in generation 1 nobody has anyone to meet; give one a role of main, or a "
-                "draw with a share of self"
+                "members: no member has an opponent in generation 1; set role = 'main' for one, or "
+                "draw.self above 0"
             )
         if self.turns == "alternate" and self.at_once not in (1, "auto"):
             raise ValueError(
-                f"at_once = {self.at_once}, but turns = 'alternate', where each member waits for "
-                "the one before it; set turns to together, or leave at_once out"
+                f"at_once = {self.at_once}: conflicts with turns = 'alternate', which trains one "
+                "member at a time; set turns to 'together', or remove at_once"
             )
         return self
 
@@ -145,16 +145,16 @@ class LeagueConfig(Section):
         member, others = self.members[name], [each for each in self.members if each != name]
         if not NAME.fullmatch(name):
             raise ValueError(
-                f"members: {name!r} is no name; begin with a letter, and use letters, digits, "
-                ". _ + -, at most 40"
+                f"members: invalid name {name!r}; start with a letter, and use at most 40 letters, "
+                "digits, . _ + -"
             )
         for other in member.against or []:
             if other not in others:
                 hint = nearest(other, others)
-                raise ValueError(f"members.{name}.against = {other!r} is no other member; {hint}")
+                raise ValueError(f"members.{name}.against = {other!r}: not another member; {hint}")
         if member.role == "exploiter" and not self.targets(name):
             raise ValueError(
-                f"members.{name}.role = 'exploiter', but no member is a main; name whom it meets "
+                f"members.{name}.role = 'exploiter': no member has role main; list its opponents "
                 "in against"
             )
 

@@ -71,7 +71,7 @@ def check_league(league: League) -> None:
         try:
             check(base)
             if base.learner.state is not None:
-                raise ConfigError("learner.state: a member goes on from its own last generation")
+                raise ConfigError("learner.state: set by the league for each generation; remove it")
         except ConfigError as error:
             raise ConfigError(f"{name}: {error}") from None
     first, *others = league.bases
@@ -79,8 +79,8 @@ def check_league(league: League) -> None:
         models = [league.bases[each].model.name for each in (first, name)]
         if models[0] != models[1]:
             raise ConfigError(
-                f"{name}: model.name = {models[1]!r}, and {first} has {models[0]!r}; give all "
-                "members one base, which an engine serves to all who meet"
+                f"{name}: model.name = {models[1]!r}: {first} has {models[0]!r}; use one base "
+                "model for all members, since one engine serves them"
             )
 
 
@@ -117,8 +117,8 @@ def _show_plan(league: League) -> None:
     for config in largest(league).values():
         show_plan(prepare(config))
     status(
-        f"{league.size}, {league.config.at_once} at a time; weights follow from games as they are "
-        "played, and whether who restarts once it has won does"
+        f"{league.size}, {league.config.at_once} at a time; opponents' weights and restarts "
+        "after wins depend on the games played"
     )
 
 
@@ -144,4 +144,4 @@ def _print(league: League, found: Sequence[TurnSummary]) -> None:
     print_table(summary_table(found, list(league.config.members)))
     print_lines(f"failed: {each.turn.name}: {each.line}" for each in found if each.line)
     if (command := _tournament(league)) is not None:
-        print(f"all against all: {command}")
+        print(f"tournament: {command}")

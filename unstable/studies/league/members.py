@@ -208,5 +208,5 @@ class Runner(Runs):
         known, turn = results(self.folder.run(name)), self._turns[name]
         tally = added(known.of(each.name) for each in self._league.met(turn))
         if not tally.games:
-            return "it has met itself alone"
-        return f"{percent(tally.share)} of {tally.games:,} games against frozen versions"
+            return "no games against frozen versions"
+        return f"score {percent(tally.share)} in {tally.games:,} games against frozen versions"

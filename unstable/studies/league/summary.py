@@ -19,9 +19,9 @@ class TurnSummary(NamedTuple):
 
     turn: MemberTurn
     state: str  # waiting, running, done, failed
-    is_anew: bool  # it began from the start
-    weights: dict[str, float]  # of the frozen versions that it met
-    against: dict[str, Tally]  # by member, its newest version that was met
+    is_anew: bool  # trained from the start
+    weights: dict[str, float]  # of the frozen versions met
+    against: dict[str, Tally]  # by member, against its newest version met
     own_past: Tally  # against its own frozen versions
     least: Least | None  # against any frozen version
     exploitability: dict[str, float]  # by game
@@ -69,7 +69,7 @@ def summary_table(found: Sequence[TurnSummary], members: Sequence[str]) -> Table
     against = [f"against {name}" for name in members]
     return Table(
         "Scores with 95 % intervals, against each member's newest version at the time",
-        ["member", "generation", *against, *solved, "own past", "least", "state"],
+        ["member", "generation", *against, *solved, "own past", "lowest", "state"],
         [_cells(each, envs, members) for each in found],
     )
 
@@ -80,7 +80,7 @@ def _cells(each: TurnSummary, envs: Sequence[str], members: Sequence[str]) -> li
         least = f"{interval(*each.least.score, percent)} {each.least.opponent}"
     return [
         each.turn.member,
-        f"{each.turn.generation}" + (", anew" if each.is_anew and each.turn.generation > 1 else ""),
+        f"{each.turn.generation}" + ", restarted" * (each.is_anew and each.turn.generation > 1),
         *(_score(each.against.get(name, Tally())) for name in members),
         *(fixed(each.exploitability.get(env), 3) for env in envs),
         _score(each.own_past),

@@ -26,11 +26,11 @@ from unstable.config.base import (
 from unstable.config.reading import paths_in, read_section, with_numbers
 
 OWN = {
-    "seed": "seeds are given by seeds",
-    "tracking.run_dir": "the sweep has a folder for each run",
-    "tracking.name": "runs are called by what they are given",
+    "seed": "set by seeds",
+    "tracking.run_dir": "the sweep sets a folder for each run",
+    "tracking.name": "runs are named by their settings",
 }
-"""Fields that the sweep sets for its runs, and why a setting may not."""
+"""Fields that the sweep sets for its runs, and the reason for each."""
 NAME = re.compile(r"[\w+][\w.+-]{0,59}")
 """Valid names of a setting, which with the seed are names of runs."""
 TRIES = 100
@@ -49,8 +49,8 @@ class RangeConfig(Section):
     @model_validator(mode="after")
     def _ordered(self) -> Self:
         if not self.low < self.high or (self.log and self.low <= 0):
-            least = "above 0, and high above low" if self.log else "below high"
-            raise ValueError(f"low = {self.low:g}, high = {self.high:g}: give a low {least}")
+            need = "0 < low < high" if self.log else "low < high"
+            raise ValueError(f"low = {self.low:g}, high = {self.high:g}: set {need}")
         return self
 
     def draw(self, chance: random.Random) -> float:
@@ -96,7 +96,7 @@ class StopConfig(Section):
     @model_validator(mode="after")
     def _ascending(self) -> Self:
         if sorted(set(self.rungs)) != self.rungs:
-            raise ValueError(f"rungs = {self.rungs}: give them in ascending order, each once")
+            raise ValueError(f"rungs = {self.rungs}: not strictly ascending; sort and deduplicate")
         return self
 
 
@@ -134,13 +134,13 @@ class SweepConfig(Section):
     def _consistent(self) -> Self:
         given = [name for name in ("grid", "settings", "random") if getattr(self, name) is not None]
         if len(given) > 1:
-            raise ValueError(f"{' and '.join(given)}: give one of them")
+            raise ValueError(f"{' and '.join(given)}: mutually exclusive; keep one of them")
         if len(set(self.seeds)) < len(self.seeds):
-            raise ValueError(f"seeds = {self.seeds}: one is there twice; leave it out")
+            raise ValueError(f"seeds = {self.seeds}: duplicate seed; remove it")
         if self.stop is not None and (self.stop.needs or 0) > len(self.seeds):
             raise ValueError(
-                f"stop.needs = {self.stop.needs}, but there are {len(self.seeds)} seeds; "
-                "set it to at most that"
+                f"stop.needs = {self.stop.needs}: only {len(self.seeds)} seeds; "
+                f"set it to at most {len(self.seeds)}"
             )
         drawn = {} if self.random is None else self.random.draw
         for place, paths in (
@@ -149,11 +149,11 @@ class SweepConfig(Section):
         ):
             for path in paths_in(paths):
                 if path in OWN:
-                    raise ValueError(f"{place}.{path}: {OWN[path]}; leave it out")
+                    raise ValueError(f"{place}.{path}: {OWN[path]}; remove it")
         settings = math.prod(map(len, (self.grid or {}).values())) * len(self.settings or [0])
         runs = settings * len(self.seeds) * (1 if self.random is None else self.random.count)
         if runs > MOST_RUNS:
-            raise ValueError(f"{runs:,} runs; a sweep has at most {MOST_RUNS:,}: make it several")
+            raise ValueError(f"{runs:,} runs exceed the limit of {MOST_RUNS:,}; split the sweep")
         return self
 
     def all_settings(self) -> list[Setting]:
@@ -171,17 +171,16 @@ class SweepConfig(Section):
             own, base = str(fields.pop("name", name)), str(fields.pop("config", self.config))
             league = fields.pop("league", None)
             if not NAME.fullmatch(own):
-                raise ConfigError(f"name = {shown(own)}: use letters, digits, . _ + -, at most 60")
+                raise ConfigError(f"name = {shown(own)}: use at most 60 letters, digits, . _ + -")
             if league is not None and not isinstance(league, dict):
                 raise ConfigError(
-                    f"{own}: league = {shown(league)}: write a league's keys, such as members:"
+                    f"{own}: league = {shown(league)}: not a mapping; use keys such as members:"
                 )
             found.append(Setting(own, base, fields, league))
         for name, count in Counter(each.name for each in found).items():
             if count > 1:
                 raise ConfigError(
-                    f"two settings are called {name!r}; leave one out, or give each a name of its "
-                    "own in settings"
+                    f"duplicate setting name {name!r}; remove one, or set unique names in settings"
                 )
         return found
 
@@ -197,8 +196,8 @@ class SweepConfig(Section):
             if len(points) == self.random.count:
                 return points
         raise ConfigError(
-            f"random.count = {self.random.count}: only {len(points)} different settings were "
-            "drawn; set it to that"
+            f"random.count = {self.random.count}: only {len(points)} distinct settings were "
+            f"drawn; set it to {len(points)}"
         )
 
 

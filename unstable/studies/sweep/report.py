@@ -14,13 +14,13 @@ from unstable.report.sections import section
 from unstable.types.intervals import Z, mean, student_interval, z_of_each
 from unstable.types.metrics import EvalKey, ExploitKey
 
-COLUMNS = ("setting", "at the end", "difference", "best", "games", "minutes", "runs")
-BAND = "Mean over seeds, and from the least seed's to the largest one's value."
+COLUMNS = ("setting", "final", "difference", "best", "games", "minutes", "runs")
+BAND = "Mean over seeds; the band is from the lowest to the highest seed."
 CAPTION = (
-    "Means over seeds, with 95 % intervals by Student's t. Difference: to the first setting, seed "
-    "by seed, where one is not done at the last version that both have. Best: the mean of each "
-    "run's best value, which chance alone raises. Of many settings the best one looks better than "
-    "it is. Games and minutes are those of a run."
+    "Means over seeds, with 95 % Student's t intervals. Difference: to the first setting, paired "
+    "by seed; for unfinished runs at the last version that both have. Best: mean of each run's "
+    "best value, which is biased upward, as is the best of many settings. Games and minutes are "
+    "means per run."
 )
 MOST_CHARTS = 6  # in addition to the sweep's metric
 MOST_DIFFERENCE = 1.1
@@ -50,7 +50,7 @@ class Measure(NamedTuple):
     @property
     def text(self) -> str:
         """Metric and goal in words."""
-        return f"{self.metric} ({'more' if self.goal == 'max' else 'less'} is better)"
+        return f"{self.metric} ({'higher' if self.goal == 'max' else 'lower'} is better)"
 
 
 class Outcome(NamedTuple):
@@ -121,7 +121,7 @@ def spread(
     if len(set(values)) == 1:
         return Spread(values[0])
     found = student_interval(values, least=2, z=z)
-    assert found is not None, "values that differ have one"
+    assert found is not None, "distinct values have an interval"
     return Spread(found.mean, max(found.low, range_[0]), min(found.high, range_[1]))
 
 
@@ -205,7 +205,7 @@ def headline(found: Sequence[Result], measure: Measure) -> str:
     ended = [each for each in found if any(run.state == "done" for run in each.runs)]
     ranked = _ranked(ended, measure)
     if not ranked:
-        return "Nothing has come to its end yet."
+        return "No run has finished yet."
     best = ranked[0]
     said = f"{best.setting} is best: {interval(*(best.end or Spread(0.0)), _digits)}"
     first, others = found[0], [each for each in ranked if each is not found[0]]
@@ -219,12 +219,12 @@ def headline(found: Sequence[Result], measure: Measure) -> str:
         return min(sign * measure.sign * end for end in (found.low, found.high)) > 0
 
     if best is not first:
-        apart = "better than" if is_better(best, 1) else "not to be told from"
+        apart = "better than" if is_better(best, 1) else "not clearly different from"
         return f"{said}, {apart} {first.setting}."
     alike = [each.setting for each in others if not is_better(each, -1)]
     if alike:
         more = f" and {len(alike) - 3} more" if len(alike) > 3 else ""
-        return f"{said}, not to be told from {', '.join(alike[:3])}{more}."
+        return f"{said}, not clearly different from {', '.join(alike[:3])}{more}."
     return f"{said}, better than all others." if others else f"{said}."
 
 
@@ -249,8 +249,8 @@ def sweep_page(
     runs = [run for result in found for run in result.runs]
     tables = [Table("Settings", COLUMNS, [cells(result) for result in found], CAPTION)]
     if rungs:
-        columns = ("rung", "setting", "mean", "then")
-        tables.append(Table("Stopped early", columns, rungs, "By successive halving."))
+        columns = ("rung", "setting", "mean", "decision")
+        tables.append(Table("Early stopping", columns, rungs, "By successive halving."))
     facts = [("metric", measure.text), ("settings", f"{len(found)}"), ("runs", f"{len(runs)}")]
     return {
         "title": f"{name} · sweep",
@@ -263,14 +263,14 @@ def sweep_page(
             }
         ],
         "sections": [
-            section("results", "What came out", [], tables),
+            section("results", "Results", [], tables),
             section("curves", "Curves", _charts(found, measure), []),
             section("runs", "Runs", [], [_runs(runs, measure)]),
-            section("settings", "How it was made", [], [_set(settings)]),
+            section("settings", "Configuration", [], [_set(settings)]),
         ],
         "games": {"rows": []},
-        "again": "With loop.mode = sync and the embedded engine a run plays the same games to the "
-        "bit on the same machine.",
+        "again": "With loop.mode = sync and the embedded engine, a run repeats exactly on the same "
+        "machine.",
         "footer": FOOTER,
     }
 
@@ -282,7 +282,7 @@ def _runs(runs: Sequence[Outcome], measure: Measure) -> Table:
         at = f"{_digits(values[-1][1])} at version {values[-1][0]}" if values else NONE
         games = number(run.total("collect/games"))
         rows.append([run.name, at, games, run.state, run.line or run.folder])
-    return Table("Runs", ("run", "at the end", "games", "state", "folder, or why it failed"), rows)
+    return Table("Runs", ("run", "final", "games", "state", "folder or error"), rows)
 
 
 def _set(settings: Mapping[str, Mapping[str, Any]]) -> Table:
@@ -291,7 +291,7 @@ def _set(settings: Mapping[str, Mapping[str, Any]]) -> Table:
         [name, *(f"{fields[path]}" if path in fields else NONE for path in paths)]
         for name, fields in settings.items()
     ]
-    return Table("What each setting gives", ("setting", *paths), rows)
+    return Table("Fields of each setting", ("setting", *paths), rows)
 
 
 def _charts(found: Sequence[Result], measure: Measure) -> list[Chart]:

@@ -25,7 +25,7 @@ class SweepRunner(Runs):
         self._trials = {each.name: each for each in sweep.trials}
         self._decisions = sweep.folder.decisions()
         self._arrived: dict[tuple[str, int], float] = {}  # values at rungs
-        self._looked: dict[tuple[str, int], tuple[int, bool]] = {}  # file size, and if done
+        self._looked: dict[tuple[str, int], tuple[int, bool]] = {}  # file size, and whether done
         for name in sorted(self.done):
             self.result(name)
 
@@ -43,9 +43,7 @@ class SweepRunner(Runs):
         is_first = self._trials[name].setting.name == self._sweep.trials[0].setting.name
         if rows and is_first and not values and not skipped:
             hint = nearest(metric, sorted({each for row in rows for each in row}))
-            raise ConfigError(
-                f"metric = {metric!r}: {name} has made all updates without it; {hint}"
-            )
+            raise ConfigError(f"metric = {metric!r}: missing in {name}, which is complete; {hint}")
         return number(values[-1] if values else None)
 
     def _decide(self) -> set[str]:
@@ -66,7 +64,7 @@ class SweepRunner(Runs):
             decision = decide(rung, stop, values, len(config.seeds), measure.sign)
             folder.add_decision(decision)
             self._decisions.append(decision)
-            status(f"rung {rung}: {', '.join(decision.kept) or 'nothing'} goes on")
+            status(f"rung {rung}: continuing {', '.join(decision.kept) or 'no setting'}")
         return set()
 
     def _at(self, name: str, rung: int, by: str) -> float | None:

@@ -42,7 +42,7 @@ def begin(path: Path, out: Path | None, *, plan_only: bool = False) -> None:
     if plan_only:
         for trial in trials:
             print(trial.command(folder))
-        status(f"{sweep.size}, {at_once} at a time, by {sweep.measure.text}")
+        status(f"{sweep.size}, {at_once} at a time, compared by {sweep.measure.text}")
         return
     folder.make(sweep.config, [trial.record(folder) for trial in trials])
     _run(sweep, machine)
@@ -51,7 +51,7 @@ def begin(path: Path, out: Path | None, *, plan_only: bool = False) -> None:
 def go_on(root: Path, *, retry: bool = False) -> None:
     """Resume a sweep; `retry` also reruns failed runs. Raises as `begin` does."""
     sweep = _read(root)
-    # Runs that have begun resume with their own config.
+    # Started runs resume with their own config.
     waiting = [each for each in sweep.trials if not sweep.folder.run(each.name).root.exists()]
     sweep.folder.check_same(
         {each.name: each.digest for each in waiting},
@@ -88,7 +88,7 @@ def _run(sweep: Sweep, machine: Machine, *, retry: bool = False) -> None:
         try:
             _write(sweep)
         except (ConfigError, OSError, ValueError) as error:
-            status(f"the page could not be written ({error})")
+            status(f"report page not written: {error}")
 
     def show_all() -> None:
         _print(sweep, _write(sweep))
@@ -103,7 +103,7 @@ def _write(sweep: Sweep) -> list[Result]:
     folder, found = sweep.folder, results(outcomes(sweep), sweep.measure)
     fields = {each.setting.name: each.given for each in sweep.settings}
     rungs = [
-        [f"{each.rung}", name, fixed(value, 3), "goes on" if name in each.kept else "stopped"]
+        [f"{each.rung}", name, fixed(value, 3), "continued" if name in each.kept else "stopped"]
         for each in folder.decisions()
         for name, value in each.values.items()
     ]

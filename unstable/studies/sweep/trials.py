@@ -181,7 +181,7 @@ class Sweep(NamedTuple):
     @property
     def measure(self) -> Measure:
         """Metric and goal that compare settings."""
-        assert self.config.metric is not None and self.config.goal is not None, "both are chosen"
+        assert self.config.metric is not None and self.config.goal is not None, "both are set"
         return Measure(self.config.metric, self.config.goal)
 
     @property
@@ -207,7 +207,7 @@ def trials_of(sweep: SweepConfig) -> list[Trial]:
     for trial in trials:
         same = seen.setdefault((trial.league or trial.config).model_dump_json(), trial)
         if same is not trial:
-            raise ConfigError(f"{same.name} and {trial.name} are the same run; leave one out")
+            raise ConfigError(f"{same.name} and {trial.name}: identical runs; remove one")
     return trials
 
 
@@ -228,7 +228,7 @@ def _league(config: LeagueConfig) -> League:
 def check_trials(sweep: Sweep) -> None:
     """Raise `ConfigError` for a mistake that would fail a run later or keep it out of the table."""
     stop = sweep.config.stop
-    for trial in sweep.settings:  # a seed changes none of it
+    for trial in sweep.settings:  # the checks do not depend on the seed
         try:
             if trial.league is None:
                 check(trial.config)
@@ -239,13 +239,13 @@ def check_trials(sweep: Sweep) -> None:
             raise ConfigError(f"{trial.setting.name}: {error}") from None
         if stop and trial.league is not None:
             raise ConfigError(
-                f"stop: {trial.setting.name} is a league, which has no rungs; leave it out"
+                f"stop: conflicts with the league {trial.setting.name}; remove one of them"
             )
         steps = trial.config.loop.steps
         if stop and stop.by == "updates" and stop.rungs[-1] >= steps:
             raise ConfigError(
                 f"stop.rungs = {stop.rungs}: {trial.setting.name} makes {steps} updates; "
-                "give rungs below that"
+                f"use rungs below {steps}"
             )
 
 
@@ -255,7 +255,7 @@ def measure_of(sweep: SweepConfig, config: RunConfig) -> Measure:
     if metric is None:
         check_games(config)  # before `_keys` inspects the games
         if not (keys := _keys(config)):
-            raise ConfigError("metric: these runs are not evaluated; set eval.every, or name one")
+            raise ConfigError("metric: these runs have no evaluation; set eval.every or metric")
         metric = _figure(keys[0])
     return Measure(metric, sweep.goal or ("min" if ExploitKey.parse(metric) else "max"))
 
@@ -281,7 +281,7 @@ def _check_metric(config: RunConfig, metric: str) -> None:
     group, _, name = metric.partition("/")
     if group not in GROUPS or not name:
         raise ConfigError(
-            f"metric = {metric!r}: no metric; give one of metrics.jsonl, which begin with "
+            f"metric = {metric!r}: unknown metric; use one of metrics.jsonl, which start with "
             + ", ".join(f"{each}/" for each in GROUPS)
         )
     if not metric.startswith((f"{EvalKey.prefix}/", f"{ExploitKey.prefix}/")):
@@ -289,5 +289,5 @@ def _check_metric(config: RunConfig, metric: str) -> None:
     keys = _keys(config)
     parsed = EvalKey.parse(metric) or ExploitKey.parse(metric)
     if parsed is None or parsed[0] not in keys:
-        names = ", ".join(map(_figure, keys)) or "nothing"
-        raise ConfigError(f"metric = {metric!r}: it is not measured; measured: {names}")
+        names = ", ".join(map(_figure, keys)) or "none"
+        raise ConfigError(f"metric = {metric!r}: not measured by these runs; available: {names}")

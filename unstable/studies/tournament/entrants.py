@@ -69,9 +69,9 @@ def with_entrants(config: RunConfig, words: Sequence[str]) -> tuple[RunConfig, l
         opponents += [] if opponent is None else [opponent]
     for name, count in Counter(each.player for each in found).items():
         if count > 1:
-            raise ConfigError(f"PLAYER: {name!r} is there {count} times; name each player once")
+            raise ConfigError(f"PLAYER = {name!r}: given {count} times; name each player once")
     if len(found) < 2:
-        raise ConfigError(f"PLAYER = {' '.join(words)}: give two players or more")
+        raise ConfigError(f"PLAYER = {' '.join(words)}: fewer than two players; add another")
     for root in roots:
         _check_same(config, root)
     alone = for_one_game(config, config.games[0], opponents)
@@ -117,7 +117,7 @@ def _check_same(config: RunConfig, root: Path) -> None:
         if asked != its:
             raise ConfigError(
                 f"PLAYER = {str(root)!r}: its model.{field} is {shown(its)}, not {shown(asked)}; "
-                "one base serves all players, give runs of one base"
+                "use runs of one base model, which serves all players"
             )
     for game in config.games:
         other = own.game_by_key.get(game.key)
@@ -125,8 +125,8 @@ def _check_same(config: RunConfig, root: Path) -> None:
             if getattr(other, field) != getattr(game, field):
                 raise ConfigError(
                     f"PLAYER = {str(root)!r}: its {field} of {game.key} is "
-                    f"{shown(getattr(other, field))}, not {shown(getattr(game, field))}; give "
-                    "runs that are put their games alike"
+                    f"{shown(getattr(other, field))}, not {shown(getattr(game, field))}; use "
+                    "runs with equal game settings"
                 )
 
 
@@ -138,6 +138,4 @@ def check_runs(players: Sequence[Entrant]) -> None:
     """Raise `ConfigError` if joint policy correlation would mix runs with others or repeat one."""
     roots = [each.root for each in players]
     if any(roots) and (None in roots or len(set(roots)) < len(roots)):
-        raise ConfigError(
-            "--jpc: it is of several runs, a version of each; leave the other players out"
-        )
+        raise ConfigError("--jpc: needs one version each of several runs; remove all other players")

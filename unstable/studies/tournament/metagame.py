@@ -68,7 +68,7 @@ def nash_shares(payoffs: Matrix, errors: Matrix, seed: int) -> list[tuple[float,
 
     Uses 200 draws of the payoffs from normal distributions: small changes move a mixture far.
     """
-    chance = np.random.default_rng(seed % 2**63)  # which may be negative
+    chance = np.random.default_rng(seed % 2**63)  # seeds may be negative
     drawn = []
     for _ in range(_DRAWS):
         noise = np.triu(chance.standard_normal(payoffs.shape) * errors, 1)
@@ -83,11 +83,11 @@ def alpha_rank(payoffs: Matrix) -> list[float]:
     `payoffs` are the row's player's. The result is the share of time in which each player makes up
     a single population that better players take over, one at a time.
     """
-    edge = payoffs.T - payoffs  # of the column, that would take over, against the row
+    edge = payoffs.T - payoffs  # column's payoff minus row's
     rates = np.where(edge > 0, 1 - MUTATION, np.where(edge < 0, MUTATION, 0.5))
     np.fill_diagonal(rates, 0.0)
     flow = rates - np.diag(rates.sum(axis=1))
-    system = np.vstack([flow.T, np.ones(len(flow))])  # what flows in flows out, and all add up to 1
+    system = np.vstack([flow.T, np.ones(len(flow))])  # inflow equals outflow; shares sum to 1
     shares, *_ = np.linalg.lstsq(system, np.append(np.zeros(len(flow)), 1.0), rcond=None)
     return [float(share) for share in shares]
 

@@ -19,7 +19,7 @@ from unstable.studies.ratings import env_tables
 from unstable.studies.tournament.results import lines, pairs_table, standings_table
 
 Found = Mapping[str, Any]
-AGAIN = "Games, players and seeds are decided by config.yaml and tournament.json in its folder."
+AGAIN = "config.yaml and tournament.json in the folder determine games, players and seeds."
 
 
 def write_tournament_report(folder: RunFolder, found: Found) -> int:
@@ -34,7 +34,7 @@ def write_tournament_report(folder: RunFolder, found: Found) -> int:
         "facts": [
             ("players", f"{len(ranked)}"),
             ("games", f"{found['games']:,}"),
-            ("of", ", ".join(game.key for game in run.config.games)),
+            ("environments", ", ".join(game.key for game in run.config.games)),
             ("seed", f"{run.config.seed}"),
         ],
         "commands": [
@@ -49,11 +49,11 @@ def write_tournament_report(folder: RunFolder, found: Found) -> int:
         "runs": [summary],
         "sections": [
             section(
-                *("standings", "Who is best", [_strengths(found)]),
+                *("standings", "Standings", [_strengths(found)]),
                 [standings_table(found), *env_tables(found)],
             ),
             section(
-                *("pairs", "Who beats whom", [_scores(found, ranked)]),
+                *("pairs", "Pairwise results", [_scores(found, ranked)]),
                 [pairs_table(found), *_together(found)],
             ),
             settings_section([run]),
@@ -70,7 +70,7 @@ def headline(found: Found) -> str:
     first, *others = found["players"]
     if found["cycles"]:
         ring = found["cycles"][0]
-        return f"No ranking holds: {' beats '.join([*ring, ring[0]])}."
+        return f"No consistent ranking: {' beats '.join([*ring, ring[0]])}."
     near = [row["player"] for row in others if row["ahead"]["low"] <= 0]
     if not near:
         return f"{first['player']} is the strongest."
@@ -91,7 +91,7 @@ def _strengths(found: Found) -> Chart:
         {"field": "player", "title": "player"},
         *({"field": name, "title": name, "format": ".0f"} for name in ("points", "low", "high")),
     ]
-    colour = {"datum": "", "type": "nominal", "legend": None}  # the page's, light or dark
+    colour = {"datum": "", "type": "nominal", "legend": None}  # the page's color, light or dark
     x: Spec = {"type": "quantitative", "title": "points", "scale": {"zero": False}}
     spec = {
         "height": max(190, ROW_HEIGHT // 2 * len(names)),
@@ -108,7 +108,7 @@ def _strengths(found: Found) -> Chart:
             },
         ],
     }
-    caption = f"Elo's points by one fit of all games, with 95 % intervals; {zero} is 0."
+    caption = f"Elo points from one fit of all games, with 95 % intervals; {zero} is 0."
     return {"title": "Ratings", "caption": caption, "spec": spec}
 
 
@@ -138,6 +138,6 @@ def _together(found: Found) -> list[Table]:
             ["first side", *names],
             [[name, *map(fixed, row)] for name, row in zip(names, matrix, strict=True)],
             "Mean sum of outcomes, the row's player at the first side and the column's at the "
-            "others. On the diagonal players of one run meet (arXiv 1711.00832).",
+            "others. The diagonal has players of the same run (arXiv 1711.00832).",
         )
     ]

@@ -34,7 +34,7 @@ from unstable.types.tallies import Least, Tally, least_score
 ENDS = ("mean", "low", "high")
 SHOWN = (
     *("player", "points, 95 %", "mu", "sigma", "score"),
-    *("Nash, 95 %", "against it", "alpha-rank", "games"),
+    *("Nash, 95 %", "vs Nash", "alpha-rank", "games"),
 )
 """Columns of the standings in the terminal, which is narrower than a page."""
 
@@ -46,7 +46,7 @@ class Payoff(NamedTuple):
     """
 
     mean: float
-    interval: Interval | None  # of the mean, if there is one
+    interval: Interval | None  # of the mean, if known
     share: float  # of the stakes
     error: float  # standard error of the share
 
@@ -144,7 +144,7 @@ def standings(
             for other in names
             if (one, other) in against
         ],
-        "worth": "pay-offs over stakes" if payoffs else "wins less losses, per game",
+        "worth": "payoffs over stakes" if payoffs else "wins minus losses per game",
         "nash": [
             {
                 **{"player": name, "worth": nash.worth[place], "alpha_rank": alpha[place]},
@@ -232,7 +232,7 @@ def standings_table(found: Mapping[str, Any]) -> Table:
             "sigma": fixed(skill["sigma"], 1),
             "score": fixed((row["wins"] + row["draws"] / 2) / max(1, row["games"])),
             "Nash, 95 %": mean_interval(own["share"], percent),
-            "against it": signed(own["worth"]),
+            "vs Nash": signed(own["worth"]),
             "alpha-rank": percent(own["alpha_rank"]),
             "games": f"{row['games']:,}",
             "won / drawn / lost": f"{row['wins']} / {row['draws']} / {row['losses']}",
@@ -243,9 +243,9 @@ def standings_table(found: Mapping[str, Any]) -> Table:
         f"{found['games']:,} games; {found['reference'] or 'the mean'} is 0 points",
         [*cells],
         rows,
-        "TrueSkill's mu and sigma. Nash: the player's share of the mixture against which nobody "
-        "wins, and what each wins against that. Alpha-rank: the share of time of a population that "
-        "better players take over. docs/ratings.md.",
+        "mu, sigma: TrueSkill. Nash: the player's share of the Nash average, a mixture that no "
+        "player beats. vs Nash: its payoff against that mixture. Alpha-rank: its share of time in "
+        "a population that better players take over. See docs/ratings.md.",
     )
 
 
@@ -265,9 +265,9 @@ def pairs_table(found: Mapping[str, Any]) -> Table:
     columns = ["player", "against", "score, 95 %", "won", "drawn", "lost"]
     return Table(
         "Pairs",
-        [*columns, *(["pay-off, 95 %"] * pays)],
+        [*columns, *(["payoff, 95 %"] * pays)],
         rows,
-        "Intervals are each for itself. A pay-off is the mean of a game, in its unit.",
+        "Intervals hold for each pair alone. Payoffs are means per game, in the game's unit.",
     )
 
 
@@ -281,18 +281,18 @@ def lines(found: Mapping[str, Any]) -> list[str]:
         if (pair["score"]["mean"] - 0.5) * payoff["mean"] < 0
     ]
     if apart:
-        said.append(f"who wins more games is paid less in {', '.join(apart)}; ratings go by wins")
+        said.append(f"more wins but a lower payoff: {', '.join(apart)}; ratings count wins")
     if not found["cycles"]:
-        said.append("no cycle is supported by these games")
-    said.append(f"Nash average and alpha-rank are of the pairs' {found['worth']}")
+        said.append("no significant cycle in these games")
+    said.append(f"Nash average and alpha-rank use each pair's {found['worth']}")
     if (together := found.get("together")) is None:
         return said
     if together["matrix"] is None:
-        line = "joint policy correlation: the pay-offs of these games cancel, whoever meets"
+        line = "joint policy correlation: undefined, since these games are zero-sum"
     else:
         line = (
-            f"joint policy correlation: {fixed(together['own'])} together with a player of the "
-            f"same run, {fixed(together['others'])} with another's; the average proportional loss "
-            f"is {percent(together['loss'])}"
+            f"joint policy correlation: sum of outcomes {fixed(together['own'])} with partners of "
+            f"the same run, {fixed(together['others'])} with others; average proportional loss "
+            f"{percent(together['loss'])}"
         )
     return [*said, line]

@@ -74,7 +74,7 @@ def tournament(
     check_weight(options.forfeits)
     if options.games is not None and (options.deals is not None or options.jpc):
         other = "--jpc" if options.deals is None else "--deals"
-        raise ConfigError(f"--games = {options.games} is a budget and {other} is none; leave one")
+        raise ConfigError(f"--games = {options.games}: conflicts with {other}; remove one")
     with starting():
         given = config_of(options.config, words, options.game, fields)
         config, players = with_entrants(given, words)
@@ -94,7 +94,7 @@ def tournament(
     least = least_budget(ready.config, design)
     if options.games is not None and options.games < least:
         raise ConfigError(
-            f"--games = {options.games}: two deals of each pair come first, give {least} or more"
+            f"--games = {options.games}: too few for two deals per pair; use {least} or more"
         )
     names = "-".join(game.key.rpartition(":")[2] for game in ready.config.games)
     folder = make_folder(ready.config, called=f"tournament-{names}")
@@ -113,21 +113,21 @@ def resume(root: Path) -> dict[str, Any]:
     folder.check_links()
     place = f"--resume = {str(root)!r}"
     if not folder.tournament.is_file():
-        raise ConfigError(f"{place} holds no tournament.json; give a tournament's folder")
+        raise ConfigError(f"{place}: tournament.json not found; give a tournament's folder")
     try:
         plan = TournamentPlan.model_validate_json(folder.tournament.read_bytes())
     except ValidationError as error:
         problem = error.errors()[0]
         raise ConfigError(
-            f"{place}: its tournament.json is damaged ({problem['msg']}); begin it anew"
+            f"{place}: tournament.json is damaged ({problem['msg']}); start it again"
         ) from None
     with starting():
         config = load(str(folder.config), UNDECIDED)
         for each in plan.players:
             if each.player not in {*config.fixed_opponents, BASE.name}:
                 raise ConfigError(
-                    f"tournament.json: player {shown(each.player)} is not in config.yaml; put both "
-                    "files back, or begin the tournament anew"
+                    f"tournament.json: player {shown(each.player)} is not in config.yaml; restore "
+                    "both files, or start the tournament again"
                 )
         ready = _ready(config, plan.players)
     return _played(folder, ready, plan)
@@ -145,9 +145,7 @@ def _ready(config: RunConfig, players: Sequence[Entrant]) -> _Ready:
     check_games(config)
     for game in settle(config).games:
         if len(game.sides) < 2:
-            raise ConfigError(
-                f"{game.key} has a single side, which nobody plays against; leave it out"
-            )
+            raise ConfigError(f"games = {game.key!r}: only one side, so no opponents; remove it")
     if not any(is_local_model(config, PlayerId(each.player)) for each in players):
         actors = config.actors.model_copy(update={"games_in_flight": SIDE_BY_SIDE})
         return _Ready(settle(config).model_copy(update={"actors": actors}), None)
@@ -170,12 +168,12 @@ def _played(folder: RunFolder, ready: _Ready, plan: TournamentPlan) -> dict[str,
         finally:
             if next_round(ready.config, plan.design, results):
                 again = command_line("unstable", "tournament", "--resume", folder.root)
-                status(f"{len(results):,} games are on file; to go on: {again}")
+                status(f"{len(results):,} games are recorded; to resume: {again}")
         said = standings(ready.config, plan.design, plan.players, results, plan.forfeits)
         _write(folder, plan.model_copy(update={"found": said}))
     show(said)
     write_tournament_report(folder, said)
-    print(f"everything: {folder.root}\nreport: {folder.report}")
+    print(f"folder: {folder.root}\nreport: {folder.report}")
     return said
 
 
@@ -216,7 +214,7 @@ def _set_aside(path: Path, offsets: Sequence[int]) -> None:
         for offset in offsets:
             source.seek(offset)
             copy.write(source.readline())
-    status(f"{path} has games of another tournament; they are kept in {aside.name}")
+    status(f"{path} had games of another tournament, which are now in {aside.name}")
 
 
 def _games(folder: RunFolder) -> GameFile:
@@ -241,7 +239,7 @@ def _play_rest(
     async def work(actors: Sequence[Actor], lines: Lines) -> None:
         while specs := next_round(ready.config, design, results):
             missing = [spec for spec in specs if spec.game_id not in found]
-            lines.phase(f"playing, {len(results):,} of {total:,} games are on file", len(missing))
+            lines.phase(f"playing, {len(results):,} of {total:,} games recorded", len(missing))
             for result in await play_evaluation(actors, missing, lines.advance):
                 file.append(game_line(game_body(result), 0, None))
                 found[result.spec.game_id] = result

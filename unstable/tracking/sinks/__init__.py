@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 SinkMaker = Callable[[RunConfig, RunFolder], Sink]
 Callback = Sink | SinkMaker
 """Sink, or a function or class that makes one from the run's config and folder."""
-REMEDY = "give a subclass of unstable.Sink, which is called with (config, folder)"
+REMEDY = "pass a subclass of unstable.Sink, which is called with (config, folder)"
 
 
 def open_sinks(config: RunConfig, folder: RunFolder, own: Sequence[SinkMaker] = ()) -> list[Sink]:
@@ -92,7 +92,7 @@ def _maker(place: str, callback: Callback) -> SinkMaker:
         with refusing(f"{place}:"):
             sink = callback(config, folder)
         if not isinstance(sink, Sink):
-            raise ConfigError(f"{place}: makes a {type(sink).__name__}; {REMEDY}")
+            raise ConfigError(f"{place}: returned a {type(sink).__name__}; {REMEDY}")
         return sink
 
     return make

@@ -95,7 +95,7 @@ class SinkBorder:
         if sink not in self._failed:
             self._failed.add(sink)
             logger.exception("writing %s failed; further failures are not logged", sink)
-            self._report(f"{sink} cannot be written ({error}); the run goes on without")
+            self._report(f"{sink} cannot be written ({error}); the run continues without it")
 
     def emit(self, sinks: Iterable[Sink], method: str, *arguments: object) -> None:
         """Call a method of every sink."""

@@ -12,7 +12,7 @@ from unstable.types import Purpose
 class GameFiles(Sink):
     """Sink of `games/<purpose>-<version>.jsonl`, one line per game."""
 
-    name = "the games' file"
+    name = "the games file"
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
@@ -35,7 +35,7 @@ class GameFiles(Sink):
 class SampleFiles(Sink):
     """Sink of `train/<update>.jsonl`, one line per sample."""
 
-    name = "the samples' file"
+    name = "the samples file"
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
@@ -48,7 +48,7 @@ class SampleFiles(Sink):
 class RatingsFile(Sink):
     """Sink of `ratings.json`, the newest table."""
 
-    name = "the ratings' file"
+    name = "the ratings file"
 
     def __init__(self, folder: RunFolder) -> None:
         self._path = folder.ratings
@@ -60,7 +60,7 @@ class RatingsFile(Sink):
 class MetricsFile(Sink):
     """Sink of `metrics.jsonl`, one line per row."""
 
-    name = "the metrics' file"
+    name = "the metrics file"
 
     def __init__(self, folder: RunFolder) -> None:
         self._file = LineFile(folder.metrics)

@@ -16,10 +16,10 @@ def check_tensorboard() -> None:
     """Raise `ConfigError` if the package is not installed or cannot be imported."""
     if find_spec("tensorboard") is None:
         raise ConfigError(
-            "tracking.tensorboard = true: the package tensorboard is not installed; run: pip "
-            "install tensorboard, or leave tracking.tensorboard out"
+            "tracking.tensorboard = true: tensorboard is not installed; run `pip install "
+            "tensorboard`, or remove tracking.tensorboard"
         )
-    # A version that does not match the installed protobuf raises.
+    # Raises if its version does not match the installed protobuf.
     import_users("tensorboard.summary.writer.event_file_writer", "tracking.tensorboard = true")
 
 

@@ -35,7 +35,7 @@ class WandbRun(Sink):
     def __init__(self, config: RunConfig, folder: RunFolder) -> None:
         import wandb
 
-        # Folders are named [offline-]run-DATE_TIME-ID, and an id may hold hyphens.
+        # Folders are named [offline-]run-DATE_TIME-ID; an id may contain hyphens.
         former = sorted((folder.root / "wandb").glob("*run-*-*"))
         try:
             self._run = wandb.init(
@@ -51,7 +51,7 @@ class WandbRun(Sink):
         except (wandb.errors.Error, ValueError) as error:
             raise ConfigError(
                 f"tracking.wandb = {config.tracking.wandb!r}: {' '.join(str(error).split())}; "
-                "run `wandb login`, set WANDB_MODE=offline, or leave tracking.wandb out"
+                "run `wandb login`, set WANDB_MODE=offline, or remove tracking.wandb"
             ) from None
         self._run.define_metric("*", step_metric="version")
         self.url = None if self._run.offline else self._run.url
@@ -83,7 +83,7 @@ class WandbRun(Sink):
         self._run.summary["reason"] = reason
         if report is not None:
             artifact = wandb.Artifact(f"report-{self._run.id}", type="report")
-            # Without a copy: one in the user's cache would outlive the run's folder.
+            # Not cached: a copy in the user's cache would outlive the run's folder.
             artifact.add_file(str(report), policy="immutable", skip_cache=True)
             self._run.log_artifact(artifact)
 
@@ -95,7 +95,7 @@ class WandbRun(Sink):
             import wandb
 
             for end in (self._run.finish, wandb.teardown):
-                with faults_to(problems.append):  # such as of a dead process; both are called
+                with faults_to(problems.append):  # call both, even if the process is dead
                     end()
 
         thread = threading.Thread(target=finish, daemon=True)
@@ -106,7 +106,7 @@ class WandbRun(Sink):
                 if child.name() == "wandb-core":
                     child.kill()
             thread.join(FINISH_S)
-            raise TimeoutError(f"not done in {FINISH_S:g} s; see `wandb sync` for what is left")
+            raise TimeoutError(f"timed out after {FINISH_S:g} s; upload the rest by `wandb sync`")
         if problems:
             raise problems[0]
 
@@ -121,7 +121,7 @@ class SampleGame(NamedTuple):
     seat: int
     temperature: float
     outcome: float
-    forfeit: str  # who forfeited it, or nothing
+    forfeit: str  # player that forfeited, or ""
     text: str
 
 

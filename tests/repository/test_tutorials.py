@@ -1,0 +1,76 @@
+"""The tutorials of the first run, the own loop and evaluation: their commands, in small."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.locally import locally
+from tests.helpers.pages import ROOT, blocks, commands
+from tests.helpers.terminals import typed
+from unstable.cli import run
+from unstable.records.folder import RunFolder
+
+LESS = {
+    "train": "--loop.steps 1 --learner.batch_size 64 --eval.games 8 --eval.exploitability.every 0",
+    "eval": "--eval.games 8",
+    "tournament": "--deals 2",
+}
+"""Options in place of a page's, or in addition to them."""
+
+
+def text_of(page: str) -> str:
+    return (ROOT / "docs" / page).read_text("utf-8")
+
+
+def smaller(words: list[str]) -> list[str]:
+    if "--resume" in words:
+        return [*words[:-1], "2"]
+    options, kept = LESS.get(words[0], "").split(), list(words)
+    for option, value in zip(options[::2], options[1::2], strict=True):
+        place = kept.index(option) if option in kept else len(kept)
+        kept[place : place + 2] = [option, value]
+    return kept
+
+
+def run_all(page: str, capfd: pytest.CaptureFixture[str]) -> dict[str, str]:
+    """Run a page's commands in small; return what the last one of each kind prints."""
+    printed = {}
+    for words in map(smaller, commands(text_of(page))):
+        with typed("4\n"), locally():
+            status = run(words)
+        assert status == 0 or (words[0] == "play" and status == 130), "its input ends"
+        printed[words[0]] = "".join(capfd.readouterr())
+    return printed
+
+
+@pytest.mark.slow
+def test_first_run_is_evaluated_played_and_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    printed = run_all("first_run.md", capfd)
+    assert "outputs/first" in printed["runs"] and "random: score" in printed["eval"]
+    assert RunFolder(tmp_path / "outputs/first").versions() == [0, 1, 2]
+
+
+@pytest.mark.slow
+def test_two_runs_are_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    printed = run_all("evaluate.md", capfd)
+    assert "for 1 updates (as outputs/with_kl took)" in printed["train"]
+    assert "exploitability of version 1" in printed["exploit"]
+    assert all(name in printed["tournament"] for name in ("with_kl:1", "weak_kl:1", "expert"))
+    assert (tmp_path / "compare.html").stat().st_size > 500_000
+
+
+@pytest.mark.slow
+def test_loop_of_the_tutorial_chooses_recent_versions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (script,) = (each for each in blocks("python", text_of("own_loop.md")) if each[0] == "#")
+    monkeypatch.chdir(tmp_path)
+    with locally():
+        exec(script.replace("1024", "64"), {})
+    assert "main@4: opponents ['main@1', 'main@2']" in capfd.readouterr().out
