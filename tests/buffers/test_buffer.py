@@ -22,7 +22,7 @@ def sample_games(batch: PackedBatch) -> list[int]:
     return [each.game_id for each in batch.opened().trajectories for _ in each.samples]
 
 
-def test_a_batch_is_the_oldest_whole_groups_that_reach_the_size() -> None:
+def test_batch_takes_oldest_whole_groups_up_to_its_size() -> None:
     buffer = Buffer(capacity=100, batch_size=5, max_staleness=4)
     for game_id in range(4):
         add(buffer, game_id)  # two samples each
@@ -33,7 +33,7 @@ def test_a_batch_is_the_oldest_whole_groups_that_reach_the_size() -> None:
     assert buffer.draw(version=0) is None
 
 
-def test_groups_too_old_are_dropped_and_counted_when_a_batch_is_drawn() -> None:
+def test_draw_drops_and_counts_stale_groups() -> None:
     buffer = Buffer(capacity=100, batch_size=2, max_staleness=2)
     add(buffer, game_id=0, version=0)
     add(buffer, game_id=1, version=1)
@@ -46,7 +46,7 @@ def test_groups_too_old_are_dropped_and_counted_when_a_batch_is_drawn() -> None:
     assert buffer.dropped.stale == 2
 
 
-def test_a_full_buffer_loses_its_oldest_group_and_still_fills_a_batch() -> None:
+def test_full_buffer_drops_oldest_group_but_keeps_a_batch() -> None:
     buffer = Buffer(capacity=4, batch_size=2, max_staleness=4)
     for game_id in range(3):
         add(buffer, game_id)
@@ -54,7 +54,7 @@ def test_a_full_buffer_loses_its_oldest_group_and_still_fills_a_batch() -> None:
     batch = buffer.draw(version=0)
     assert batch is not None
     assert set(sample_games(batch)) == {1}
-    # Whatever the size of the groups: what is dropped must leave enough for a batch.
+    # Dropping must leave enough samples for a batch at any group size.
     buffer = Buffer(capacity=128, batch_size=128, max_staleness=0)
     for game_id in range(100):
         add(buffer, game_id, turns=5)  # three samples each
@@ -62,7 +62,7 @@ def test_a_full_buffer_loses_its_oldest_group_and_still_fills_a_batch() -> None:
     assert buffer.draw(version=0) is not None
 
 
-def test_a_group_waits_for_its_last_member_and_then_travels_whole() -> None:
+def test_group_waits_for_its_last_member() -> None:
     buffer = Buffer(capacity=100, batch_size=1, max_staleness=4)
     for game_id in range(2):
         result = game(game_id=game_id, group_ids=[7, 8], group_size=2)
@@ -81,7 +81,7 @@ def test_a_group_waits_for_its_last_member_and_then_travels_whole() -> None:
     batch_size=st.integers(1, 12),
     capacity=st.integers(12, 40),
 )
-def test_no_sample_is_lost_unseen(games, batch_size, capacity):
+def test_every_sample_is_drawn_dropped_or_held(games, batch_size, capacity):
     """Every added sample leaves in a batch, is counted as dropped, or is still in the buffer."""
     buffer = Buffer(capacity, batch_size, max_staleness=2)
     came = drawn = 0
@@ -101,7 +101,7 @@ def test_no_sample_is_lost_unseen(games, batch_size, capacity):
     assert came == drawn + buffer.size + buffer.dropped.stale + buffer.dropped.capacity
 
 
-def test_seats_of_a_mirror_game_are_groups_of_their_own() -> None:
+def test_self_play_seats_have_separate_groups() -> None:
     result = game(("main@0", "main@0"))
     trajectories = REWARDS.trajectories(result)
     assert [t.group_id for t in trajectories] == [s.group_id for s in result.spec.seats]

@@ -32,7 +32,7 @@ class Play:
         self.begun[self._number] = None
 
     async def end(self, number: int, turns: int) -> None:
-        """A game ends, and its place asks to begin another."""
+        """End a game, and request to begin another in its place."""
         del self.begun[number]
         played = game((f"main@{self.version}", "random"), game_id=number, turns=turns)
         trajectories = REWARDS.trajectories(played)
@@ -50,30 +50,30 @@ class Play:
             task.cancel()
 
 
-async def test_an_open_gate_lets_in_what_fits_not_all_that_wait() -> None:
+async def test_open_gate_admits_only_groups_that_fit() -> None:
     play = Play(2688, capacity=40, batch_size=20)
     await play.settle()
-    assert len(play.begun) == 40  # a sample each, as long as nothing is known
+    assert len(play.begun) == 40  # expected at one sample each
     for number in range(1, 11):
-        await play.end(number, turns=8)  # which bring four
+        await play.end(number, turns=8)  # four samples
     assert play.gate.filled.is_set() and play.buffer.ready(0) == 40
     for number in list(play.begun):
         await play.end(number, turns=8)
-    assert not play.begun and play.buffer.dropped.capacity > 0  # begun before anything was known
+    assert not play.begun and play.buffer.dropped.capacity > 0  # of groups admitted too early
     dropped = play.buffer.dropped.capacity
     for version in range(20):
         play.version = version
         assert play.buffer.draw(version) is not None
         play.gate.look(version)
         await play.settle()
-        assert len(play.begun) == 5  # of four samples each, beside the 20 that are ready
+        assert len(play.begun) == 5  # of four samples each, plus the 20 ready ones
         for number in list(play.begun):
             await play.end(number, turns=8)
     assert play.buffer.dropped.capacity == dropped
     play.close()
 
 
-async def test_two_batches_that_are_ready_are_enough() -> None:
+async def test_gate_closes_at_two_ready_batches() -> None:
     play = Play(100, capacity=1000, batch_size=4, max_staleness=1000)
     await play.settle()
     for number in range(1, 5):
@@ -93,7 +93,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def test_who_asks_first_begins_first_and_who_has_gone_takes_no_room() -> None:
+async def test_gate_admits_in_order_and_skips_canceled_waiters() -> None:
     gate = Gate(Buffer(capacity=2, batch_size=2, max_staleness=0))
     begun: list[int] = []
 
@@ -120,8 +120,8 @@ async def test_who_asks_first_begins_first_and_who_has_gone_takes_no_room() -> N
     places=st.integers(1, 60),
     seed=st.integers(0, 2**16),
 )
-def test_a_batch_always_comes_whatever_games_bring(batch, batches, places, seed):
-    """No lock: also where games bring nothing, or more than the buffer holds."""
+def test_gate_never_deadlocks(batch, batches, places, seed):
+    """A batch fills even if games give no sample, or more than the buffer holds."""
 
     async def check() -> None:
         chance = random.Random(seed)
@@ -142,7 +142,7 @@ def test_a_batch_always_comes_whatever_games_bring(batch, batches, places, seed)
 
 @settings(max_examples=40)
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(1, 9)), max_size=30), st.integers(0, 4))
-def test_ready_counts_what_is_not_too_old(games: list[tuple[int, int]], staleness: int) -> None:
+def test_ready_counts_fresh_samples(games: list[tuple[int, int]], staleness: int) -> None:
     buffer = Buffer(capacity=10_000, batch_size=1, max_staleness=staleness)
     for number, (version, turns) in enumerate(games):
         played = game((f"main@{version}", "random"), game_id=number, turns=turns)

@@ -64,14 +64,14 @@ async def answered(values: dict[str, float | None], *texts: str) -> tuple[Answer
 @every_row(
     "texts, played, judged",
     (["[1]", "[2]", "[3]"], "[2]", ["[1]", "[2]", "[3]"]),
-    (["[4]", "[2]", "[5]"], "[2]", ["[4]", "[2]", "[5]"]),  # of equal ones the first
+    (["[4]", "[2]", "[5]"], "[2]", ["[4]", "[2]", "[5]"]),  # the first among ties
     (["[5]", "[4]", "[2]"], "[5]", ["[5]", "[4]", "[2]"]),
-    (["[1]", "[1]", "[1]"], "[1]", []),  # nothing to choose from
+    (["[1]", "[1]", "[1]"], "[1]", []),  # no choice
     (["[1]", "[2]", "[1]"], "[2]", ["[1]", "[2]"]),  # equal answers are judged once
-    (["[6]", "[1]", "[6]"], "[1]", ["[6]", "[1]"]),  # of which nothing can be said
+    (["[6]", "[1]", "[6]"], "[1]", ["[6]", "[1]"]),  # [6] has no value
     (["[6]", "[7]"], "[6]", ["[6]", "[7]"]),
 )
-async def test_the_judges_best_is_played(texts: list[str], played: str, judged: list[str]) -> None:
+async def test_best_answer_is_played(texts: list[str], played: str, judged: list[str]) -> None:
     values = {"[1]": 0.0, "[2]": 1.0, "[3]": -1.0, "[4]": 0.5, "[5]": 1.0, "[6]": None, "[7]": None}
     answer, asked, engine = await answered(values, *texts)
     assert answer.text == played
@@ -116,7 +116,7 @@ def _start(config: RunConfig) -> Any:
     return load_policy(config.model, config.learner, 0, None, ALONE).trained.export("main@0")
 
 
-async def test_a_judge_that_knows_makes_a_random_player_strong(tmp_path: Path) -> None:
+async def test_perfect_judge_makes_random_player_strong(tmp_path: Path) -> None:
     plain = nim()
     best = {**plain["eval"], "best_of": {"answers": 48, "judge": JUDGE}}
     before, _ = await scored(tmp_path, prepare(parse(plain)).config)
@@ -129,7 +129,7 @@ async def test_a_judge_that_knows_makes_a_random_player_strong(tmp_path: Path) -
     assert rated_games(config, 0, results) == []
 
 
-async def test_an_opponent_may_play_the_best_of_several(tmp_path: Path) -> None:
+async def test_checkpoint_opponent_plays_best_of_n(tmp_path: Path) -> None:
     """The start as an opponent, with the judge: the version loses to it."""
     from unstable.models.adapters import write_adapter
 
@@ -157,7 +157,7 @@ async def test_an_opponent_may_play_the_best_of_several(tmp_path: Path) -> None:
     assert score.score < 0.2
 
 
-async def test_a_service_chooses_in_evaluation(tiny_folder: Path, tmp_path: Path) -> None:
+async def test_service_judges_best_of_n_in_evaluation(tiny_folder: Path, tmp_path: Path) -> None:
     server = Server()
     server.replies = [Reply(body=lambda asked: {"values": [0.5] * len(asked["items"])})]
     judges = {"service": {"kind": TURNS, "args": {"url": server.url}}}
@@ -180,7 +180,7 @@ async def test_a_service_chooses_in_evaluation(tiny_folder: Path, tmp_path: Path
     assert {item["env"] for item in items} == {spec.env for spec in specs}
 
 
-async def test_the_metrics_of_a_run_have_what_the_judge_was_asked(
+async def test_judge_calls_and_spend_are_logged_as_metrics(
     tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("A_KEY", "any")
@@ -209,7 +209,7 @@ async def test_the_metrics_of_a_run_have_what_the_judge_was_asked(
     assert spend == pytest.approx(calls * 1000 * 2.0 / 1e6)
 
 
-async def test_a_judge_that_fails_costs_its_game(tiny_folder: Path, tmp_path: Path) -> None:
+async def test_failing_judge_follows_on_failure(tiny_folder: Path, tmp_path: Path) -> None:
     server = Server()
     server.replies = [Reply(body=lambda asked: {"values": ["high"]})]
     for on_failure, failed in (("drop", True), ("zero", False)):
@@ -248,22 +248,22 @@ JUDGES = {
     ({"answers": 2, "judge": "length"}, "must score single turns"),
     ({"answers": 2, "judge": f"{__name__}:seat_judge"}, "must score single turns"),
     ({"answers": 2, "judge": "seats"}, "must score single turns"),
-    ({"answers": 2, "judge": "pairs"}, "'pairs' values turns, but judges.pairs.args.mode"),
+    ({"answers": 2, "judge": "pairs"}, "'pairs' judges turns, but judges.pairs.args.mode"),
     ({"answers": 2, "judge": "llm"}, "is no reward term"),
 )
-def test_settings_that_choose_nothing_are_a_line(best_of: Any, problem: str) -> None:
+def test_invalid_best_of_settings_are_rejected(best_of: Any, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem) as raised:
         config = parse({"eval": {"best_of": best_of}, "judges": JUDGES})
         Candidates(config).check()
     assert "\n" not in str(raised.value) and "eval.best_of" in str(raised.value)
 
 
-def test_votes_and_a_judge_do_not_both_choose() -> None:
+def test_votes_and_best_of_conflict() -> None:
     with pytest.raises(ConfigError, match="both choose what is played"):
         parse({"eval": {"votes": 3, "best_of": {"answers": 2, "judge": JUDGE}}})
 
 
-def test_greedy_answers_and_training_are_never_chosen() -> None:
+def test_best_of_skips_greedy_seats_and_opponents() -> None:
     best_of = {"answers": 4, "judge": JUDGE}
     config = parse({"eval": {"best_of": best_of, "temperature": [1.0, 0.0]}})
     version = PlayerId.policy(2)

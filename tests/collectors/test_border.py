@@ -90,7 +90,7 @@ async def of_each(playing: Collector, errors: dict[str, str]) -> dict[str, GameF
     }
 
 
-async def test_whatever_is_raised_costs_one_game() -> None:
+async def test_exception_fails_only_its_game() -> None:
     found = await of_each(collector(), RAISED)
     assert len(found) == 2 * len(RAISED)
     for name, failed in found.items():
@@ -99,7 +99,7 @@ async def test_whatever_is_raised_costs_one_game() -> None:
 
 
 @every_row("what", "exit", "cancel")
-async def test_what_a_branch_raises_costs_its_game(what: str) -> None:
+async def test_exception_in_branch_fails_its_game(what: str) -> None:
     branching = spec(0, "main@0", "counts", branches=2)
     failing = replace(branching, game_id=10, seats=spec(0, "main@0", f"bot_{what}").seats)
     results = await played(collector(), branching, failing)
@@ -109,23 +109,23 @@ async def test_what_a_branch_raises_costs_its_game(what: str) -> None:
 APART = {
     "raise": "ValueError: no such square",
     "exit": "SystemExit: 3",
-    "sleep": "TimeoutError: unruly: a turn was not over in games.turn_timeout = 5 s",
-    "crash": "RuntimeError: unruly: the game's process has ended",
+    "sleep": "TimeoutError: unruly: a turn exceeded games.turn_timeout = 5 s",
+    "crash": "RuntimeError: unruly: the game's process crashed",
 }
 
 
-async def test_apart_what_blocks_or_crashes_costs_one_game() -> None:
+async def test_isolated_hang_or_crash_fails_only_its_game() -> None:
     found = await of_each(collector(isolated=True, turn_timeout=5), APART)
     assert len(found) == 2 * len(APART)
     for name, failed in found.items():
         assert failed.error.startswith(APART[name.partition("_")[2]])
 
 
-async def test_a_game_that_nobody_wants_leaves_no_process() -> None:
+async def test_canceled_isolated_game_leaves_no_process() -> None:
     playing, others = collector(isolated=True), psutil.Process().children(recursive=True)
     task = asyncio.create_task(played(playing, spec(0, "counts", "env_sleep")))
     begun: list[psutil.Process] = []
-    while len(begun) < 2:  # the one that forks, and the game's
+    while len(begun) < 2:  # the fork server and the game's process
         begun = [p for p in psutil.Process().children(recursive=True) if p not in others]
         await asyncio.sleep(0.05)
     task.cancel()
@@ -135,7 +135,7 @@ async def test_a_game_that_nobody_wants_leaves_no_process() -> None:
     assert psutil.wait_procs(begun, timeout=60)[1] == []
 
 
-async def test_games_apart_are_the_same_games() -> None:
+async def test_isolated_games_equal_in_process_games() -> None:
     specs = [
         spec(0, "main@0", "random", env="TicTacToe-v0"),
         spec(1, "expert", "main@0", env="TicTacToe-v0"),
@@ -161,14 +161,14 @@ async def test_games_apart_are_the_same_games() -> None:
     assert await games(isolated=True) == await games(isolated=False)
 
 
-async def test_a_bot_that_never_answers_costs_its_game() -> None:
+async def test_hanging_bot_fails_its_game() -> None:
     playing = collector(turn_timeout=0.5)
     good, failed = await played(playing, spec(0, "counts", "counts"), spec(1, "counts", "never"))
     assert isinstance(good, GameResult) and isinstance(failed, GameFailure)
-    assert failed.error == ("TimeoutError: never has not answered in games.turn_timeout = 0.5 s")
+    assert failed.error == "TimeoutError: never did not answer within games.turn_timeout = 0.5 s"
 
 
-async def test_a_stalled_endpoint_costs_its_game(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stalled_endpoint_fails_its_game(monkeypatch: pytest.MonkeyPatch) -> None:
     async def accept(*_: object) -> None:
         await asyncio.sleep(60)
 
@@ -179,10 +179,10 @@ async def test_a_stalled_endpoint_costs_its_game(monkeypatch: pytest.MonkeyPatch
         (failed,) = await played(playing, spec(0, "remote", "counts"))
         server.close()
     assert isinstance(failed, GameFailure)
-    assert failed.error == "TimeoutError: remote has not answered in games.turn_timeout = 0.5 s"
+    assert failed.error == "TimeoutError: remote did not answer within games.turn_timeout = 0.5 s"
 
 
-async def test_a_game_has_its_time_besides_that_of_local_models() -> None:
+async def test_game_timeout_excludes_local_model_time() -> None:
     engine = Scripted(lambda: 0)
 
     async def generate(request: SamplingRequest) -> Any:
@@ -194,10 +194,10 @@ async def test_a_game_has_its_time_besides_that_of_local_models() -> None:
     good, failed = await played(playing, spec(0, "main@0", "main@0"), spec(1, "slow", "slow"))
     assert isinstance(good, GameResult) and good.seconds > 1.0
     assert isinstance(failed, GameFailure)
-    assert failed.error == "TimeoutError: unruly is not over after games.timeout = 1 s"
+    assert failed.error == "TimeoutError: unruly exceeded games.timeout = 1 s; raise it"
 
 
-# Who is to blame for what an env raises
+# Exceptions of envs
 
 
 def unruly(listed: bool, trusted: bool = False) -> Game:
@@ -211,7 +211,7 @@ def unruly(listed: bool, trusted: bool = False) -> Game:
 
 
 @every_row("listed, trusted", (True, False), (True, True), (False, True))
-def test_an_action_that_breaks_the_game_is_a_forfeit(listed: bool, trusted: bool) -> None:
+def test_action_that_crashes_env_is_a_forfeit(listed: bool, trusted: bool) -> None:
     game = unruly(listed, trusted)
     done, invalid = game.step("[exit]")
     assert done and invalid
@@ -219,23 +219,23 @@ def test_an_action_that_breaks_the_game_is_a_forfeit(listed: bool, trusted: bool
     assert game.reason == "Player 1 forfeits by an invalid move: the game raised SystemExit: 3"
 
 
-def test_what_the_game_says_of_a_forfeit_is_bounded() -> None:
+def test_forfeit_reason_has_bounded_length() -> None:
     game = unruly(listed=True)
     game.step("[raise" + "!" * 10**6 + "]")
     assert game.raised and len(game.reason) < 10**5
 
 
-def test_a_legal_action_that_breaks_the_game_is_a_failure() -> None:
+def test_legal_action_that_crashes_env_raises() -> None:
     with pytest.raises(ValueError, match="no such square"):
         unruly(listed=True, trusted=True).step("[raise]")
 
 
-def test_without_a_list_nobody_is_to_blame_until_the_game_is_trusted() -> None:
+def test_untrusted_env_without_legal_moves_raises() -> None:
     with pytest.raises(SystemExit):
         unruly(listed=False).step("[exit]")
 
 
-async def test_games_without_a_list_earn_trust_and_lose_it(monkeypatch: Any) -> None:
+async def test_env_without_legal_moves_gains_and_loses_trust(monkeypatch: Any) -> None:
     monkeypatch.setattr("unstable.collectors.collector.TRUST_GAMES", 4)
     breaking, good = (
         [spec(0, "counts", "env_raise")],
@@ -243,7 +243,7 @@ async def test_games_without_a_list_earn_trust_and_lose_it(monkeypatch: Any) -> 
     )
     playing = collector()
     assert [type(each) for each in await played(playing, *breaking)] == [GameFailure]
-    await played(playing, *good)  # four of five are not nine of ten
+    await played(playing, *good)  # 4 of 5 is below TRUST_SHARE
     assert [type(each) for each in await played(playing, *breaking)] == [GameFailure]
     for _ in range(4):
         await played(playing, *good)
@@ -254,7 +254,7 @@ async def test_games_without_a_list_earn_trust_and_lose_it(monkeypatch: Any) -> 
     assert [type(each) for each in await played(playing, *breaking)] == [GameFailure]
 
 
-def test_a_cut_off_or_forfeited_game_earns_no_trust() -> None:
+def test_truncated_or_forfeited_game_earns_no_trust() -> None:
     games = Trust()
     seats = spec(0, "counts", "counts")
     for changes in ({"truncated": True}, {"forfeit": 0}):
@@ -274,7 +274,7 @@ def test_a_cut_off_or_forfeited_game_earns_no_trust() -> None:
     assert "unruly" not in games
 
 
-# What blocks the loop
+# Blocking games
 
 
 def slept(seconds: float) -> str:
@@ -283,7 +283,7 @@ def slept(seconds: float) -> str:
 
 
 def in_a_bot(seconds: float) -> None:
-    """A user's bot that takes so long."""
+    """A user's bot that takes `seconds`."""
     bot = PythonPlayer("time:sleep")
     bot._call = lambda _: slept(seconds)
     observation = Observation(seat=0, rules="", events=[], board="", notice="")
@@ -296,7 +296,7 @@ async def watched(
 ) -> tuple[list[str], list[str]]:
     """Envs that were found to block and to be stuck, while a task blocks the loop.
 
-    The watch looks five times as often as it does in a run, and so blames five times as soon.
+    The watch has a fifth of its usual interval and limit.
     """
     blocked: list[str] = []
     stuck: list[str] = []
@@ -315,25 +315,25 @@ async def watched(
     return blocked, stuck
 
 
-async def test_a_game_that_blocks_is_found_out() -> None:
+async def test_watch_reports_blocking_game() -> None:
     name = task_name(spec(0, "counts", "counts"))
     assert await watched(1.2, 60.0, name) == (["unruly"], [])
     blocked, stuck = await watched(0.9, 0.2, name)
     assert (blocked, stuck[:1]) == (["unruly"], ["unruly"])
 
 
-async def test_no_game_is_blamed_for_what_others_do() -> None:
+async def test_watch_ignores_other_tasks() -> None:
     assert await watched(0.9, 0.1, "a forward pass") == ([], [])
 
 
-async def test_a_stack_in_a_client_is_not_blamed_on_the_game() -> None:
+async def test_watch_ignores_client_code_in_game_task() -> None:
     """Code that blocks outside the game, such as an HTTP client in its task, is not reported."""
     name = task_name(spec(0, "counts", "counts"))
     assert await watched(0.9, 0.1, name, time.sleep) == ([], [])
 
 
-async def test_imports_of_games_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An import on the actor's event loop would be a game that blocks."""
+async def test_game_modules_load_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An import during a game would block the actor's event loop."""
     (tmp_path / "slow_game.py").write_text("import textarena\n\nclass Mine(textarena.Env): pass\n")
     (tmp_path / "slow_bot.py").write_text("raise SystemExit(3)\n")
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -357,7 +357,7 @@ async def test_imports_of_games_come_first(tmp_path: Path, monkeypatch: pytest.M
     sys.path.insert(0, str(tmp_path))
     try:
         import_all({"slow_game", "slow_bot"})
-        assert "slow_game" in sys.modules  # though the other one ends its importer
+        assert "slow_game" in sys.modules  # despite the other's SystemExit
     finally:
         sys.path.remove(str(tmp_path))
         sys.modules.pop("slow_game", None)

@@ -1,4 +1,4 @@
-"""The collector: order, bounds, determinism, enough, cancellation, faults that stay in a game."""
+"""Collector: order, bounds, determinism, `enough`, cancellation and isolation of failures."""
 
 import asyncio
 import random
@@ -22,7 +22,7 @@ from unstable.types import (
 
 
 class Counting:
-    """Takes the cells in order; counts how many of it were made."""
+    """A bot that takes the cells in order; counts its instances."""
 
     made = 0
 
@@ -41,7 +41,7 @@ def summary(result: GameResult | GameFailure) -> tuple:
     return result.spec.game_id, actions, result.outcomes
 
 
-async def test_games_do_not_depend_on_how_many_are_played_at_once():
+async def test_games_do_not_depend_on_concurrency():
     delays = random.Random(3)
     at_once = await played(
         collector(Scripted(lambda: delays.randrange(9)), in_flight=16).play(specs(60))
@@ -52,14 +52,14 @@ async def test_games_do_not_depend_on_how_many_are_played_at_once():
     assert sorted(map(summary, at_once)) == sorted(map(summary, one_by_one))
 
 
-async def test_what_is_over_by_then_comes_together():
+async def test_finished_games_are_yielded_in_batches():
     together = [batch async for batch in collector(Scripted(), 16).play_together(specs(64))]
     one_by_one = await played(collector(Scripted(), 16).play(specs(64)))
     assert [summary(r) for batch in together for r in batch] == [*map(summary, one_by_one)]
     assert min(map(len, together)) > 0 and max(map(len, together)) > 1
 
 
-async def test_games_in_flight_are_bounded_and_shared_by_all_calls():
+async def test_calls_share_the_games_in_flight_limit():
     engine = Scripted(lambda: 3)
     shared = collector(engine, in_flight=6)
     plays = [shared.play(specs(20)), shared.play(specs(4, purpose="eval"))]
@@ -73,23 +73,23 @@ async def test_games_in_flight_are_bounded_and_shared_by_all_calls():
     await asyncio.gather(*map(follow, plays))
     assert engine.most_running == 6
     assert finished.count("train") == 20 and finished.count("eval") == 4
-    assert finished.index("eval") < 12, "a later call must not wait for the first to end"
+    assert finished.index("eval") < 12, "a later call must not wait for an earlier one"
     assert shared.stats()["games"] == 24 and shared.stats()["games_in_flight"] == 0
 
 
-async def test_an_evaluation_gets_half_the_places_however_many_groups_are_played():
+async def test_evaluation_gets_half_the_slots():
     shared = collector(Scripted(), in_flight=6)
     training = [asyncio.create_task(played(shared.play(specs(20)))) for _ in range(12)]
     await asyncio.sleep(0)
     assert len(await played(shared.play(specs(30, purpose="eval")))) == 30
     beside = shared.stats()["games"] - 30
-    assert 15 <= beside <= 60, "as many games as the evaluation's; were calls equal, 240"
+    assert 15 <= beside <= 60, "about the evaluation's number; 240 with equal calls"
     for task in training:
         task.cancel()
     await asyncio.gather(*training, return_exceptions=True)
 
 
-async def test_a_fault_costs_its_own_game_only():
+async def test_failure_leaves_other_games_unchanged():
     mixed = specs(9)
     mixed[4] = specs(5, players=("bot", "main@0"))[4]
     mixed[6] = specs(7, env="nowhere")[6]
@@ -103,7 +103,7 @@ async def test_a_fault_costs_its_own_game_only():
     assert faulty.stats()["failures"] == len(failures)
 
 
-async def test_a_failure_says_what_happened():
+async def test_failure_has_error_and_traceback():
     games = specs(6, players=("bot", "main@0"))
     results = await played(collector(Scripted()).play(games))
     failure = next(result for result in results if isinstance(result, GameFailure))
@@ -112,17 +112,17 @@ async def test_a_failure_says_what_happened():
 
 
 @every_row("in_flight", 1, 7)
-async def test_no_game_is_started_once_enough_is_on_its_way(in_flight):
+async def test_no_game_starts_once_enough_turns_are_expected(in_flight):
     engine = Scripted(lambda: 2)
     results = await played(collector(engine, in_flight).play(specs(200), enough=60))
     turns = [result.num_trained for result in results]
     assert sum(turns) >= 60
-    assert sum(turns) < 75, "games in flight are expected to be as long as those before"
+    assert sum(turns) < 75, "games in flight have the mean length of earlier ones"
     games = sorted(result.spec.game_id for result in results)
     assert games == list(range(len(results))), "in order"
 
 
-async def test_enough_does_not_depend_on_who_reads():
+async def test_enough_does_not_depend_on_reader_speed():
     runs = []
     for pause in (0, 1, 50):
         plays = collector(Scripted(lambda: 2), 5).play(specs(200), enough=70)
@@ -130,7 +130,7 @@ async def test_enough_does_not_depend_on_who_reads():
     assert runs[0] == runs[1] == runs[2]
 
 
-async def test_what_a_dead_actor_left_of_a_group_is_played_though_there_is_enough():
+async def test_partial_group_of_dead_actor_is_completed():
     """Any remainder of a group is completed; else its members would wait in the buffer forever."""
     whole = [
         replace(spec, member=k, seats=tuple(replace(s, group_size=3) for s in spec.seats))
@@ -142,13 +142,13 @@ async def test_what_a_dead_actor_left_of_a_group_is_played_though_there_is_enoug
         assert sorted(result.spec.member for result in results) == left
 
 
-async def test_running_out_of_specs_ends_it():
+async def test_play_ends_when_specs_run_out():
     assert len(await played(collector(Scripted()).play(specs(3), enough=10_000))) == 3
     assert await played(collector(Scripted()).play([])) == []
     assert await played(collector(Scripted()).play(specs(3), enough=0)) == []
 
 
-async def test_games_are_cancelled_when_nobody_wants_them():
+async def test_closing_play_cancels_its_games():
     engine = Scripted(lambda: 10_000)
     shared = collector(engine, in_flight=3)
     reader = asyncio.create_task(played(shared.play(specs(50))))
@@ -166,7 +166,7 @@ async def test_games_are_cancelled_when_nobody_wants_them():
     assert len(await played(shared.play(specs(5)))) == 5
 
 
-async def test_a_retired_version_is_removed_once_no_game_in_flight_needs_it():
+async def test_retired_version_is_unloaded_after_its_last_game():
     engine = Scripted(delay=lambda: 3)
     playing = collector(engine, 1)
     await engine.load(random_adapter(tiny_model(), "main@7", seed=0))
@@ -179,7 +179,7 @@ async def test_a_retired_version_is_removed_once_no_game_in_flight_needs_it():
     assert engine.adapters == []
 
 
-async def test_plays_that_begin_at_once_forget_prefixes_before_any_game():
+async def test_concurrent_plays_clear_prefix_cache_once():
     class Slow(Scripted):
         forgot = 0
 
@@ -195,7 +195,7 @@ async def test_plays_that_begin_at_once_forget_prefixes_before_any_game():
     assert engine.forgot == 1
 
 
-async def test_versions_that_retire_at_once_are_removed_once_each():
+async def test_concurrent_retirements_unload_each_version_once():
     class Slow(Scripted):
         async def unload(self, name) -> None:
             await asyncio.sleep(0)
@@ -228,7 +228,7 @@ async def test_players_by_name(tmp_path):
     assert playing.stats()["requests"] == len(engine.asked)
 
 
-async def test_a_users_player_is_made_for_each_game_and_others_are_shared(monkeypatch):
+async def test_python_players_are_per_game_and_others_shared(monkeypatch):
     made = []
 
     def make(cls, opponent, game, seat, model):
@@ -248,7 +248,7 @@ async def test_a_users_player_is_made_for_each_game_and_others_are_shared(monkey
     assert made == [("TicTacToe-v0", 1.0)] * 2
 
 
-async def test_with_refresh_by_turn_a_trained_seat_takes_the_newest_version_at_each_turn():
+async def test_policy_refresh_by_turn_uses_newest_version():
     engine = Scripted(delay=lambda: 3)
     ours = collector(engine, actors={"games_in_flight": 4, "policy_refresh": "turn"})
     players = ("main@0", "main@0")
@@ -273,15 +273,15 @@ async def test_with_refresh_by_turn_a_trained_seat_takes_the_newest_version_at_e
     versions: list[Any] = [turn.answer.sampled.version for turn in result.turns]
     assert versions == sorted(versions)
     assert len(set(versions)) > 1
-    assert {turn.player for turn in result.turns} == {PlayerId.policy(0)}  # as it is rated
+    assert {turn.player for turn in result.turns} == {PlayerId.policy(0)}  # the rated player
     assert {turn.answer.sampled.version for turn in judged.turns} == {
         0
-    }  # evaluation judges one version
+    }  # evaluation uses one version
     named = [f"main@{turn.answer.sampled.version}" for turn in [*result.turns, *judged.turns]]
     assert sorted(map(str, engine.asked)) == sorted(named)
 
 
-async def test_a_version_is_not_removed_while_a_turn_is_played_with_it():
+async def test_version_in_use_by_a_turn_is_not_unloaded():
     engine = Scripted(delay=lambda: 50)
     ours = collector(engine, actors={"games_in_flight": 4, "policy_refresh": "turn"})
     await engine.load(adapter_of(1))

@@ -77,12 +77,12 @@ async def ask(engine: Engine, temperature: float, seeds: Sequence[int]) -> list[
 
 
 @pytest.mark.parametrize("temperature", [1.0, 2.5])
-async def test_a_move_has_the_product_of_renormalised_chances(temperature: float) -> None:
+async def test_move_probability_is_product_of_renormalized_tokens(temperature: float) -> None:
     model, count = sharp_model(), 1500
     async with serving(model) as engine:
         answers = await ask(engine, temperature, range(count))
     expected = chances(Game(NIM, 0), model, temperature)
-    assert max(expected.values()) > 2 / len(expected), "too even to judge by"
+    assert max(expected.values()) > 2 / len(expected), "probabilities too even for this test"
     for answer in answers:
         assert sum(answer.sampled.logprobs) == pytest.approx(
             math.log(expected[answer.action]), abs=1e-4
@@ -109,7 +109,7 @@ async def test_greedy_takes_the_likeliest_token_at_each_fork() -> None:
         assert max(sums, key=sums.__getitem__) == first.action[: place + 1]
 
 
-async def test_an_answer_is_what_an_engine_would_have_said() -> None:
+async def test_constrained_answer_has_tokens_like_a_sampled_one() -> None:
     async with serving(sharp_model()) as engine:
         (answer,) = await ask(engine, 1.0, [3])
         (again,) = await ask(engine, 1.0, [3])
@@ -121,7 +121,7 @@ async def test_an_answer_is_what_an_engine_would_have_said() -> None:
     assert (sampled.finish_reason, sampled.version) == ("stop", None)
 
 
-async def test_the_engine_is_asked_only_where_legal_answers_part() -> None:
+async def test_engine_is_queried_only_where_legal_answers_diverge() -> None:
     config = GameConfig()
     game = Game(config, 0)
     async with serving(sharp_model()) as engine:
@@ -177,7 +177,7 @@ async def test_training_is_never_constrained(refresh: str) -> None:
 
 
 @every_row("parser", "brackets", "boxed", "raw")
-async def test_answers_take_the_form_that_the_parser_reads(parser: str) -> None:
+async def test_answers_match_the_parser_format(parser: str) -> None:
     config = GameConfig(parser=parser)
     game = Game(config, 0)
     async with serving(sharp_model()) as engine:
@@ -187,7 +187,7 @@ async def test_answers_take_the_form_that_the_parser_reads(parser: str) -> None:
 
 
 @every_row("env, seats", *LISTED)
-def test_every_listed_move_can_be_said(env: str, seats: int) -> None:
+def test_every_listed_move_can_be_parsed(env: str, seats: int) -> None:
     config = GameConfig(env=env, seats=seats)
     game, prompts, chance = Game(config, 0), builder(), random.Random(0)
     for _ in range(12):
@@ -204,7 +204,7 @@ def peace(env: object) -> list[str]:
     return ["peace"]
 
 
-async def test_what_cannot_be_said_is_refused_in_one_line() -> None:
+async def test_moves_too_long_or_unparsable_are_rejected() -> None:
     with pytest.raises(ValueError, match=r"max_tokens = 3: the legal move '\[0 1\]' takes 4 tok"):
         game = Game(NIM, 0)
         await player(Scripted(), NIM, max_tokens=3).act(game.observe(), game, 0)
@@ -219,7 +219,7 @@ async def test_what_cannot_be_said_is_refused_in_one_line() -> None:
     ({"env": "Chopsticks-v0"}, "set games.0.legal_moves to module:function"),
     ({"prompt": "think", "parser": "boxed"}, "set games.0.prompt to answer, or eval.constr"),
 )
-def test_games_that_cannot_be_constrained_are_refused_in_one_line(game: dict, words: str) -> None:
+def test_unconstrainable_games_are_rejected(game: dict, words: str) -> None:
     data = {"games": [game], "opponents": {"fixed": [], "draw": {"fixed": 0}}}
     for settings, refused in (
         ({"constrained": True, "opponents": ["base"]}, True),
@@ -235,7 +235,7 @@ def test_games_that_cannot_be_constrained_are_refused_in_one_line(game: dict, wo
         assert words in str(raised.value) and "\n" not in str(raised.value)
 
 
-def test_games_that_can_be_constrained_pass_and_training_has_no_such_option() -> None:
+def test_constrainable_games_pass_and_sampling_lacks_the_option() -> None:
     for env in ("TicTacToe-v0", "Nim-v0", "Othello-v0"):
         check_constrained(GameConfig(env=env))
     with pytest.raises(ConfigError, match="unknown key 'constrained'"):

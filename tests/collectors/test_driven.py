@@ -18,7 +18,7 @@ from unstable.serving.tables import HostedGame, HostedGames, _PendingRequest
 from unstable.types import GameFailure, GameResult
 
 
-async def test_a_program_gets_the_tokens_that_the_same_game_gets_in_process(tmp_path):
+async def test_driven_game_has_same_tokens_as_in_process_game(tmp_path):
     """One after another, so that nothing but the way to the engine differs."""
     alone = {"actors": {"games_in_flight": 1, "engine": "embedded"}}
     async with driven_actor(tmp_path / "own", games=[KUHN], **alone) as actor:
@@ -38,7 +38,7 @@ async def test_a_program_gets_the_tokens_that_the_same_game_gets_in_process(tmp_
             assert turn.answer.sampled == asked.answer.sampled, "ids, logprobs and version"
 
 
-async def test_many_games_at_once_by_a_class_that_the_run_starts(tmp_path):
+async def test_run_starts_driver_that_plays_many_games(tmp_path):
     games = [{**GAME, "env": "driver:examples.drivers.kuhn:Kuhn"}]
     async with driven_actor(tmp_path, games=games) as actor:
         results = await all_of(actor, kuhn_specs(12))
@@ -46,7 +46,7 @@ async def test_many_games_at_once_by_a_class_that_the_run_starts(tmp_path):
     assert {tuple(map(abs, result.outcomes)) for result in results} <= {(0.5, 0.5), (1.0, 1.0)}
 
 
-async def test_scripted_players_and_versions_sit_at_the_same_seats(tmp_path):
+async def test_driven_games_seat_scripted_players_and_versions(tmp_path):
     async with driven_actor(tmp_path) as actor:
         door = Door(actor)
         program = asyncio.create_task(driving(own_kuhn, door.url, token=door.token, at_once=2))
@@ -60,7 +60,7 @@ async def test_scripted_players_and_versions_sit_at_the_same_seats(tmp_path):
             assert (turn.answer.sampled is None) == (turn.seat == 1)
 
 
-async def test_a_random_player_needs_the_legal_moves(tmp_path):
+async def test_random_player_requires_legal_moves(tmp_path):
     async with driven_actor(tmp_path) as actor:
         playing = asyncio.create_task(
             all_of(actor, specs(1, players=("random", "random"), env="Kuhn", purpose="eval"))
@@ -76,8 +76,8 @@ async def test_a_random_player_needs_the_legal_moves(tmp_path):
         assert isinstance(result, GameResult) and len(result.turns) == 1
 
 
-async def test_actors_share_the_port_where_games_are_taken(tmp_path):
-    """A program that plays one game at a time comes to all of them."""
+async def test_actors_share_the_listen_port(tmp_path):
+    """A program that plays one game at a time takes games of both actors."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -96,10 +96,10 @@ async def test_actors_share_the_port_where_games_are_taken(tmp_path):
         program.cancel()
 
 
-# What a program may do wrong, and what it costs.
+# Faulty programs
 
 
-async def test_the_first_result_counts(tmp_path):
+async def test_first_posted_result_counts(tmp_path):
     async with one_game(tmp_path) as game:
         await game.door.ask(game.told["seats"][0], "a question")
         assert (await game.end(payoffs=[1, -1])).status_code == 200
@@ -110,8 +110,8 @@ async def test_the_first_result_counts(tmp_path):
         assert late.status_code == 409 and late.json()["error"]["code"] == "game_over"
 
 
-async def test_a_result_ends_the_answers_that_are_on_their_way(tmp_path, monkeypatch):
-    """No request of a game that is over holds on to a version."""
+async def test_result_cancels_pending_answers(tmp_path, monkeypatch):
+    """Requests of a finished game keep no version in use."""
     begun: list[bool] = []
     given_up: list[bool] = []
 
@@ -140,7 +140,7 @@ async def test_a_result_ends_the_answers_that_are_on_their_way(tmp_path, monkeyp
         assert [reply.status_code for reply in await asyncio.gather(*waiting)] == [409] * 3
 
 
-async def test_two_results_at_once(tmp_path):
+async def test_one_of_two_concurrent_results_counts(tmp_path):
     async with one_game(tmp_path) as game:
         await game.door.ask(game.told["seats"][0], "a question")
         both = await asyncio.gather(game.end(payoffs=[1, -1]), game.end(payoffs=[-1, 1]))
@@ -149,7 +149,7 @@ async def test_two_results_at_once(tmp_path):
         assert (await game.result()).payoffs == [first, -first]
 
 
-async def test_a_key_opens_its_own_seat_and_nothing_else(tmp_path):
+async def test_api_key_grants_access_to_its_seat_only(tmp_path):
     async with one_game(tmp_path) as game:
         first, second = game.told["seats"]
         door = game.door
@@ -168,13 +168,13 @@ async def test_a_key_opens_its_own_seat_and_nothing_else(tmp_path):
         assert (await door.ask({**first, "base_url": other}, "?")).status_code == 404
         third = first["base_url"].replace("/seat/0/", "/seat/2/")
         assert (await door.ask({**first, "base_url": third}, "?")).status_code == 401
-        assert not game.playing.done(), "nothing of that has touched the game"
+        assert not game.playing.done(), "forged requests do not affect the game"
         await door.ask(first, "a question")
         await game.end(payoffs=[2, -2])
         assert len((await game.result()).turns) == 1
 
 
-async def test_no_seat_reads_what_another_was_asked(tmp_path):
+async def test_seats_cannot_read_messages_of_others(tmp_path):
     """No address returns a seat's messages to another seat or to a program that takes games."""
     secret = "the king of hearts"
     async with one_game(tmp_path) as game:
@@ -197,7 +197,7 @@ async def test_no_seat_reads_what_another_was_asked(tmp_path):
         assert all(secret not in reply.text for reply in seen)
 
 
-async def test_a_result_that_says_nothing_right_leaves_the_game_open(tmp_path):
+async def test_malformed_result_leaves_game_open(tmp_path):
     rows: list[tuple[dict[str, Any], str]] = [
         ({}, "give one of payoffs, forfeit, truncated and error"),
         ({"payoffs": [1, -1], "forfeit": 0}, "give one of"),
@@ -220,11 +220,11 @@ async def test_a_result_that_says_nothing_right_leaves_the_game_open(tmp_path):
 @pytest.mark.parametrize(
     "said, status, why",
     [
-        ({"payoffs": [9, -9]}, 422, r"more than games.payoff_scale = 2"),
-        ({"error": "the dealer\nis ill"}, 200, "the program gave the game up: the dealer is ill"),
+        ({"payoffs": [9, -9]}, 422, r"beyond games.payoff_scale = 2"),
+        ({"error": "the dealer\nis ill"}, 200, "the program reported an error: the dealer is ill"),
     ],
 )
-async def test_a_result_that_cannot_be_costs_the_game(tmp_path, said, status, why):
+async def test_impossible_result_or_error_fails_the_game(tmp_path, said, status, why):
     async with one_game(tmp_path) as game:
         await game.door.ask(game.told["seats"][0], "a question")
         reply = await game.end(**said)
@@ -232,27 +232,27 @@ async def test_a_result_that_cannot_be_costs_the_game(tmp_path, said, status, wh
         assert why in await game.failure()
 
 
-async def test_a_result_without_any_question_costs_the_game(tmp_path):
+async def test_result_without_any_request_fails_the_game(tmp_path):
     async with one_game(tmp_path) as game:
         await game.end(payoffs=[1, -1])
-        assert "without asking any seat" in await game.failure()
+        assert "without a request to any seat" in await game.failure()
 
 
-async def test_a_program_that_says_nothing_more_costs_its_game(tmp_path):
+async def test_silent_program_fails_its_game(tmp_path):
     async with one_game(tmp_path, games=[{**GAME, "turn_timeout": 0.5}]) as game:
         await game.door.ask(game.told["seats"][0], "a question")
-        assert "has not asked a seat of Kuhn for games.turn_timeout = 0.5 s" in await game.failure()
+        assert "requested no move of Kuhn within games.turn_timeout = 0.5 s" in await game.failure()
 
 
-async def test_a_game_that_nobody_takes_fails_in_time(tmp_path):
+async def test_game_that_no_program_takes_times_out(tmp_path):
     async with driven_actor(tmp_path, games=[{**GAME, "timeout": 0.3}]) as actor:
         results = await all_of(actor, kuhn_specs(2))
     for result in results:
         assert isinstance(result, GameFailure)
-        assert "no program has taken a game of Kuhn in games.timeout = 0.3 s" in result.error
+        assert "no program took a game of Kuhn within games.timeout = 0.3 s" in result.error
 
 
-async def test_a_game_of_too_many_turns_is_cut_off(tmp_path):
+async def test_game_is_truncated_at_max_turns(tmp_path):
     async with one_game(tmp_path, games=[{**GAME, "max_turns": 3}]) as game:
         seat = game.told["seats"][0]
         codes = [(await game.door.ask(seat, f"question {i}")).status_code for i in range(4)]
@@ -261,7 +261,7 @@ async def test_a_game_of_too_many_turns_is_cut_off(tmp_path):
         assert result.truncated and len(result.turns) == 3 and result.payoffs == [0, 0]
 
 
-async def test_a_driver_that_is_killed_costs_its_games_and_is_started_again(tmp_path):
+async def test_killed_driver_fails_its_games_and_restarts(tmp_path):
     games = [{**GAME, "env": "driver:tests.helpers.programs:Slow", "turn_timeout": 60}]
     async with driven_actor(tmp_path, games=games) as actor:
         playing = asyncio.create_task(all_of(actor, kuhn_specs(8)))
@@ -271,23 +271,23 @@ async def test_a_driver_that_is_killed_costs_its_games_and_is_started_again(tmp_
         first = driver.pid
         driver.kill()
         results = await playing
-        while driver.pid == first:  # the last games may have been those in flight
+        while driver.pid == first:  # games may end before the restart
             await asyncio.sleep(0.02)
     failed = [result for result in results if isinstance(result, GameFailure)]
-    assert 1 <= len(failed) <= 4, "those in flight, and no other"
-    assert all("its game driver has ended: exit code -9" in each.error for each in failed)
+    assert 1 <= len(failed) <= 4, "only games in flight fail"
+    assert all("its game driver exited with exit code -9" in each.error for each in failed)
 
 
-async def test_a_driver_that_cannot_begin_costs_games_and_says_why(tmp_path):
-    """Also where it has said more before than a pipe holds."""
+async def test_crashing_driver_fails_games_with_its_error(tmp_path):
+    """The output before the error exceeds the pipe's capacity."""
     games = [{**GAME, "env": "driver:tests.helpers.programs:Loud", "timeout": 60}]
     async with driven_actor(tmp_path, games=games) as actor:
         (result,) = await all_of(actor, kuhn_specs(1))
-    assert isinstance(result, GameFailure) and "its game driver has ended" in result.error
+    assert isinstance(result, GameFailure) and "its game driver exited with" in result.error
     assert "exit code 1; RuntimeError: hoarse" in result.error
 
 
-async def test_a_program_that_has_gone_gets_no_game(tmp_path):
+async def test_disconnected_program_gets_no_game(tmp_path):
     """A game goes to a connected program, not to one that disconnected while it waited."""
     async with driven_actor(tmp_path) as actor:
         door = Door(actor)
@@ -309,8 +309,8 @@ async def test_a_program_that_has_gone_gets_no_game(tmp_path):
     await program
 
 
-async def test_a_game_that_is_given_as_a_program_goes_is_anothers():
-    """The connection closes in the very moment in which the game comes."""
+async def test_game_of_disconnecting_program_is_offered_again():
+    """The connection closes while the game is offered."""
     tables = HostedGames()
     giving = asyncio.create_task(tables._given(_PendingRequest()))
     await asyncio.sleep(0)
@@ -321,12 +321,12 @@ async def test_a_game_that_is_given_as_a_program_goes_is_anothers():
     assert await tables._given(_PendingRequest(wait=0.1)) is table
 
 
-async def test_a_game_is_never_given_to_a_request_that_has_timed_out():
+async def test_timed_out_request_gets_no_game():
     tables = HostedGames()
     giving = asyncio.create_task(tables._given(_PendingRequest()))
     await asyncio.sleep(0)
     (_, given), *_ = tables._takers
-    given.cancel()  # as a time-out does, a moment before the request is forgotten
+    given.cancel()  # as a timeout does just before the request is removed
     table = HostedGame({"env": "Kuhn"}, [])
     tables.offer(table)
     with pytest.raises(asyncio.CancelledError):
@@ -334,7 +334,7 @@ async def test_a_game_is_never_given_to_a_request_that_has_timed_out():
     assert await tables._given(_PendingRequest(wait=0.1)) is table
 
 
-async def test_a_fault_of_a_seats_own_player_costs_the_game(tmp_path):
+async def test_exception_of_a_seats_player_fails_the_game(tmp_path):
     bot = {"kind": "python", "target": "tests.helpers.programs:lost_for_words", "name": "bot"}
     async with driven_actor(tmp_path, opponents={"fixed": [bot]}) as actor:
         games = specs(1, players=("base", "bot"), env="Kuhn", purpose="eval")
@@ -346,7 +346,7 @@ async def test_a_fault_of_a_seats_own_player_costs_the_game(tmp_path):
         assert isinstance(result, GameFailure) and "no words" in result.error
 
 
-async def test_a_slow_client_disturbs_no_other(tmp_path):
+async def test_slow_client_does_not_block_others(tmp_path):
     async with driven_actor(tmp_path) as actor:
         door = Door(actor)
         playing = asyncio.create_task(all_of(actor, kuhn_specs(4)))
@@ -361,7 +361,7 @@ async def test_a_slow_client_disturbs_no_other(tmp_path):
         program = asyncio.create_task(driving(own_kuhn, door.url, token=door.token, at_once=3))
         while len(door.tables.all) > 1:
             await asyncio.sleep(0.05)
-        assert not playing.done(), "the slow one's game alone is left"
+        assert not playing.done(), "only the slow client's game is left"
         await door.post(slow["result_url"], slow["result_key"], {"error": "too slow"})
         writer.close()
         results = await playing

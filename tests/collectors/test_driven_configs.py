@@ -35,7 +35,7 @@ def answer(changes: dict[str, Any]) -> str:
     return ""
 
 
-def test_a_mistake_is_one_line_before_a_model_is_loaded() -> None:
+def test_config_errors_precede_model_loading() -> None:
     rows = [(answer(changes), line) for changes, line in ROWS]
     failed = [(found, line) for found, line in rows if line not in found or "\n" in found]
     assert failed == [] and [found for found, line in rows if found and not line] == []

@@ -32,8 +32,8 @@ EXAMPLES = Path(__file__).parents[2] / "examples" / "drivers"
 NODE = shutil.which("node")
 
 
-@pytest.mark.skipif(NODE is None, reason="there is no node to run examples/drivers/kuhn.mjs with")
-async def test_kuhn_in_javascript(tmp_path):
+@pytest.mark.skipif(NODE is None, reason="node for examples/drivers/kuhn.mjs is not installed")
+async def test_javascript_driver_plays_kuhn(tmp_path):
     """Games of one seed are dealt alike, and the program ends with the run, without an error."""
     async with driven_actor(tmp_path, games=[{**GAME, "env": "driver"}]) as actor:
         door = Door(actor)
@@ -60,14 +60,14 @@ async def test_kuhn_in_javascript(tmp_path):
             turn = result.turns[0]
             dealt[-1][result.spec.seed] = (turn.seat, turn.answer.observation)
     assert dealt[0] == dealt[1]
-    assert len(set(dealt[0].values())) > 3, "the openers' cards and seats"
+    assert len(set(dealt[0].values())) > 3, "different first cards and seats"
 
 
 CALL = '<tool_call>{"name": "add", "arguments": {"a": 2, "b": 3}}</tool_call>'
 
 
 class Caller(Scripted):
-    """Calls the tool at a seat's first word in one of two games, and answers the output after."""
+    """Engine that calls the tool first in one of two games, and then answers its output."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class Caller(Scripted):
         )
 
 
-async def test_an_agent_that_calls_a_tool_is_trained_on_what_it_said_alone(begin):
+async def test_tool_output_is_excluded_from_training(begin):
     """Recorded games, samples and loss cover only the agent's text, with the openai client."""
     context = begin(
         games=[
@@ -133,7 +133,7 @@ async def test_an_agent_that_calls_a_tool_is_trained_on_what_it_said_alone(begin
 
 
 def chats(folder: Path) -> str:
-    """A file as examples/drivers/verifiers_chats.py writes it, in words of our own."""
+    """Write a file like examples/drivers/verifiers_chats.py does, with other words."""
     rows = []
     for card, (moves, legal) in product("JQK", LEGAL.items()):
         seat = len(moves) % 2
@@ -151,8 +151,8 @@ def chats(folder: Path) -> str:
     return str(folder / "chats.json")
 
 
-async def test_the_twin_of_a_programs_chats_gets_the_tokens_that_the_program_gets(tmp_path):
-    """So what is measured on it, exactly, is the policy that plays the program's game."""
+async def test_twin_env_prompts_equal_the_programs_prompts(tmp_path):
+    """Exact measurements on the twin thus hold for the policy in the program's game."""
     file = chats(tmp_path)
     own = {"env": "examples.drivers.verifiers_twin:KuhnChats", "args": {"chats": file}}
     game = parse({"games": [{**own, "name": "Kuhn", "parser": "brackets"}]}).games[0]
@@ -164,10 +164,10 @@ async def test_the_twin_of_a_programs_chats_gets_the_tokens_that_the_program_get
         while not held.done:
             seat = held.observe().seat
             chat = [*held.observe().chat]
-            assert chat[: len(chats_of[seat])] == chats_of[seat], "one conversation a seat"
+            assert chat[: len(chats_of[seat])] == chats_of[seat], "one conversation per seat"
             move = (await opened.ask(seat, chat))["content"]
             legal = held.legal_moves()
-            held.step(legal[len(move) % 2])  # the model speaks no brackets
+            held.step(legal[len(move) % 2])  # the model writes no brackets
             answered = {"role": "assistant", "content": legal[len(move) % 2]}
             chats_of[seat] = [*chat, answered]
         return {"payoffs": held.payoffs}
@@ -187,11 +187,11 @@ async def test_the_twin_of_a_programs_chats_gets_the_tokens_that_the_program_get
     assert len(known) == 12
 
 
-def test_the_twin_is_kuhn_poker(tmp_path):
+def test_twin_env_has_kuhn_poker_equilibrium(tmp_path):
     """Kuhn poker's equilibrium is not exploitable in the twin and has the known value of -1/18."""
     own = {"env": "examples.drivers.verifiers_twin:KuhnChats", "args": {"chats": chats(tmp_path)}}
     tree = grow(parse({"games": [{**own, "parser": "exact"}]}).games[0])
-    first = {"J": (1 / 3, 0.0), "Q": (0.0, 2 / 3), "K": (1.0, 1.0)}  # how often it bets, and calls
+    first = {"J": (1 / 3, 0.0), "Q": (0.0, 2 / 3), "K": (1.0, 1.0)}  # probabilities of bet and call
     second = {"J": (1 / 3, 0.0), "Q": (0.0, 1 / 3), "K": (1.0, 1.0)}
     policy = {}
     for node in tree.decisions:

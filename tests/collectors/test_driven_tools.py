@@ -25,7 +25,7 @@ def output(text: str = "4") -> dict[str, Any]:
     return {"role": "tool", "tool_call_id": "1", "content": text}
 
 
-async def test_max_tokens_is_of_each_call_and_the_runs_own_of_the_turn(tmp_path):
+async def test_max_tokens_limits_each_call(tmp_path):
     async with one_game(tmp_path, sampling={"max_tokens": 200}) as game:
         chat = asked()
         for _ in range(3):
@@ -38,7 +38,7 @@ async def test_max_tokens_is_of_each_call_and_the_runs_own_of_the_turn(tmp_path)
         assert [each.scored for each in turn.answer.sampled.segments] == [True, False] * 2 + [True]
 
 
-async def test_an_answer_without_room_for_more_is_cut_and_stays_as_it_was(tmp_path):
+async def test_answer_at_max_tokens_is_cut_and_kept_unchanged(tmp_path):
     async with one_game(tmp_path, sampling={"max_tokens": 60}) as game:
         chat = asked()
         first = await said(game, chat, max_tokens=3)
@@ -51,7 +51,7 @@ async def test_an_answer_without_room_for_more_is_cut_and_stays_as_it_was(tmp_pa
         assert turn.answer.sampled.token_ids == first["token_ids"]
 
 
-async def test_what_a_template_puts_otherwise_is_another_turn_and_the_first_is_kept(tmp_path):
+async def test_changed_template_prefix_starts_a_new_turn(tmp_path):
     """A template that renders the chat's length starts a new turn, and the first turn is kept."""
     template = "{{ messages | length }}{% for m in messages %}{{ m.content }}<eos>{% endfor %}"
     model = {"name": "tiny_cards", "init": "fresh", "dtype": "float32", "chat_template": template}
@@ -66,7 +66,7 @@ async def test_what_a_template_puts_otherwise_is_another_turn_and_the_first_is_k
         assert ids == [first["token_ids"], second["token_ids"]]
 
 
-async def test_a_chat_that_the_template_refuses_costs_one_line(tmp_path):
+async def test_template_error_is_reported_without_a_turn(tmp_path):
     template = "{% if messages | length > 2 %}{{ raise_exception('one word only') }}{% endif %}"
     template += "{% for m in messages %}{{ m.content }}{% endfor %}"
     model = {"name": "tiny_cards", "init": "fresh", "dtype": "float32", "chat_template": template}
@@ -81,7 +81,7 @@ async def test_a_chat_that_the_template_refuses_costs_one_line(tmp_path):
         assert len((await game.result()).turns) == 1
 
 
-async def test_a_tools_output_is_read_and_never_trained_on(tmp_path):
+async def test_tool_output_is_an_unscored_segment(tmp_path):
     """An answer that goes on after a tool's output is one turn of three segments."""
     async with one_game(tmp_path, sampling={"max_tokens": 200}) as game:
         door, seat = game.door, game.told["seats"][0]
@@ -113,7 +113,7 @@ async def test_a_tools_output_is_read_and_never_trained_on(tmp_path):
         assert len(other.answer.sampled.segments) == 1
 
 
-async def test_another_word_of_the_user_is_a_turn_of_its_own(tmp_path):
+async def test_user_message_starts_a_new_turn(tmp_path):
     async with one_game(tmp_path) as game:
         door, seat = game.door, game.told["seats"][0]
         url, key = f"{seat['base_url']}/chat/completions", seat["api_key"]
@@ -126,7 +126,7 @@ async def test_another_word_of_the_user_is_a_turn_of_its_own(tmp_path):
         assert len((await game.result()).turns) == 2
 
 
-async def test_a_seat_streams_and_refuses_what_it_cannot_record(tmp_path):
+async def test_seat_streams_and_rejects_unsupported_parameters(tmp_path):
     async with one_game(tmp_path) as game:
         door, seat = game.door, game.told["seats"][0]
         streamed = await door.ask(seat, "a question", stream=True)

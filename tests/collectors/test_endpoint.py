@@ -40,14 +40,14 @@ from unstable.types import GameFailure, GameResult, PlayerId, SpentError
     ],
     ids=["too many", "several", "lost", "slow"],
 )
-async def test_a_passing_fault_is_asked_again(server: Server, failures: Sequence[Reply]) -> None:
+async def test_transient_errors_are_retried(server: Server, failures: Sequence[Reply]) -> None:
     server.replies = [*failures, says("[4]")]
-    timeout = 1.0 if failures[0].wait_s else 60.0  # what is to be in time may take its time
+    timeout = 1.0 if failures[0].wait_s else 60.0  # generous without a slow reply
     assert await ask(server, timeout=timeout, max_retries=3) == "[4]"
     assert server.asked == len(failures) + 1
 
 
-async def test_no_proxy_gets_what_is_for_this_machine(
+async def test_loopback_requests_bypass_proxies(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proxy = Server()
@@ -72,18 +72,18 @@ def refuses(name: str) -> Reply:
     return Reply(400, {"error": error})
 
 
-async def test_what_a_reasoning_model_does_not_take_is_left_out(server: Server) -> None:
+async def test_rejected_parameters_are_omitted(server: Server) -> None:
     server.replies = [refuses("max_tokens"), refuses("temperature"), says("[4]")]
     assert await ask(server, max_tokens=40, model="thinker") == "[4]"
     last = server.bodies[-1]
     assert last["max_completion_tokens"] == 40 and not {"max_tokens", "temperature"} & last.keys()
-    await ask(server, max_tokens=40, model="thinker")  # it is known by now
+    await ask(server, max_tokens=40, model="thinker")  # remembered from the first call
     assert server.asked == 4 and server.bodies[-1].keys() == last.keys()
     await ask(server, model="another")
     assert server.bodies[-1].keys() == {"model", "messages", "max_tokens", "temperature"}
 
 
-async def test_cut_thought_is_one_line(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+async def test_cut_reply_is_logged_once(server: Server, caplog: pytest.LogCaptureFixture) -> None:
     server.replies = [says("[4]", finish="length"), says(None, finish="length")]
     for _ in range(3):
         await ask(server, max_tokens=40, model="ponders")
@@ -91,14 +91,14 @@ async def test_cut_thought_is_one_line(server: Server, caplog: pytest.LogCapture
     assert "at max_tokens = 40" in line and line.endswith("raise the opponent's max_tokens")
 
 
-async def test_a_refusal_that_stays_is_an_error(server: Server) -> None:
+async def test_rejected_extra_parameter_is_an_error(server: Server) -> None:
     server.replies = [refuses("temperature")]
     with pytest.raises(BadRequestError, match="temperature"):
         await ask(server, model="stubborn", extra={"temperature": 0.5})
     assert server.asked == 2
 
 
-async def test_further_parameters_are_the_configs(server: Server) -> None:
+async def test_extra_parameters_are_sent(server: Server) -> None:
     extra = {"reasoning_effort": "low", "max_completion_tokens": 900, "temperature": None}
     await ask(server, extra=extra)
     (body,) = server.bodies
@@ -110,7 +110,7 @@ async def test_further_parameters_are_the_configs(server: Server) -> None:
 
 
 @pytest.mark.parametrize("wait", ["0.4", "DATE"])
-async def test_a_reply_says_how_long_to_wait(server: Server, wait: str) -> None:
+async def test_retry_after_header_is_respected(server: Server, wait: str) -> None:
     value = formatdate(time.time() + 2, usegmt=True) if wait == "DATE" else wait
     server.replies = [Reply(429, {}, headers={"Retry-After": value}), says("[4]")]
     began = time.monotonic()
@@ -118,7 +118,7 @@ async def test_a_reply_says_how_long_to_wait(server: Server, wait: str) -> None:
     assert time.monotonic() - began >= 0.4
 
 
-async def test_a_wait_is_bounded_by_the_turns_time(server: Server, tmp_path: Path) -> None:
+async def test_retry_wait_is_bounded_by_turn_timeout(server: Server, tmp_path: Path) -> None:
     server.replies = [Reply(429, {}, headers={"Retry-After": "3600"})]
     playing = collector(server, tmp_path, {"turn_timeout": 1.0}, max_retries=5)
     (failed,) = [each async for each in playing.play([spec(("remote", "random"))])]
@@ -130,7 +130,7 @@ async def test_a_redirect_is_not_followed(server: Server, tmp_path: Path) -> Non
     try:
         server.replies = [Reply(307, {}, headers={"Location": f"{elsewhere.url}/chat/completions"})]
         with pytest.raises(
-            ValueError, match="redirects to .*, which is not followed; set base_url"
+            ValueError, match="redirects to .*; redirects are not followed; set base_url"
         ):
             await ask(server)
         assert server.asked == 1 and elsewhere.asked == 0
@@ -159,17 +159,17 @@ def collector(
         (Reply(500, {}), "InternalServerError"),
         (Reply(wait_s=1.0), "APITimeoutError"),
         (Reply(401, {"error": {"message": "no such key"}}), "no such key"),
-        (Reply(body={"choices": []}), "sent no answer but"),
-        (Reply(body={"choices": None}), "sent no answer but"),
-        (Reply(body=[1, 2]), "sent no answer but"),
-        (Reply(body="<html>Welcome</html>"), "sent no answer but '<html>Welcome</html>'"),
-        (says(["[4]"]), "sent no answer but"),
+        (Reply(body={"choices": []}), "sent no chat completion:"),
+        (Reply(body={"choices": None}), "sent no chat completion:"),
+        (Reply(body=[1, 2]), "sent no chat completion:"),
+        (Reply(body="<html>Welcome</html>"), "sent no chat completion: '<html>Welcome</html>'"),
+        (says(["[4]"]), "sent no chat completion:"),
     ],
     ids=["500", "slow", "refused", "no choices", "null", "list", "html", "no text"],
 )
-async def test_a_lasting_fault(server: Server, tmp_path: Path, reply: Reply, error: str) -> None:
+async def test_permanent_error(server: Server, tmp_path: Path, reply: Reply, error: str) -> None:
     server.replies = [reply]
-    timeout = 0.5 if reply.wait_s else 60.0  # what is to be in time may take its time
+    timeout = 0.5 if reply.wait_s else 60.0  # generous without a slow reply
     playing = collector(server, tmp_path, timeout=timeout, max_retries=2)
     (failed,) = [each async for each in playing.play([spec(("remote", "random"))])]
     assert isinstance(failed, GameFailure) and failed.spent is None
@@ -184,18 +184,18 @@ async def test_an_empty_answer_is_a_forfeit(server: Server, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("isolated", [False, True])
-async def test_calls_are_counted_over_all_processes_and_never_exceed_their_cap(
+async def test_max_calls_holds_across_processes(
     server: Server, tmp_path: Path, isolated: bool
 ) -> None:
     server.replies = [says("[4]"), says("[4]"), says("[4]")]
-    for _ in range(2):  # as an actor that is started again, or a resumed run
+    for _ in range(2):  # as after a restart or resume
         playing = collector(server, tmp_path, {"isolated": isolated}, max_calls=3)
         specs = [spec(("remote", "random"), game_id=number) for number in range(4)]
         ended = [each async for each in playing.play(specs)]
         await playing.close()
         failures = [each for each in ended if isinstance(each, GameFailure)]
         assert failures and {each.spent for each in failures} == {"remote"}
-        assert "max_calls = 3 of opponent 'remote' does not allow another call" in failures[0].error
+        assert "max_calls = 3 of opponent 'remote' exhausted after 3 calls" in failures[0].error
     assert server.asked == 3
     (row,) = lines(RunFolder(tmp_path).endpoint("remote"))
     assert row == {"format": 2, "calls": 3, "tokens": 300}
@@ -208,16 +208,16 @@ async def test_tokens_are_reserved_and_settled_by_the_reply(server: Server, tmp_
     await ask(server, **settings)
     ledger = Ledger(opponent(server, **settings))
     assert ledger.spent() == Spent(1, 300)
-    await ask(server, **settings)  # an endpoint that does not count
+    await ask(server, **settings)  # an endpoint without token counts
     calls, tokens = ledger.spent()
     assert calls == 2 and 300 + 10 < tokens < 2000
-    with pytest.raises(SpentError, match="max_total_tokens = 2000 of opponent 'remote' does not"):
+    with pytest.raises(SpentError, match="max_total_tokens = 2000 of opponent 'remote' exhausted"):
         while True:
             await ask(server, **settings)
     assert ledger.spent().tokens <= 2000 and ledger.spent().calls == server.asked
 
 
-def test_nobody_gets_past_a_cap_by_asking_at_once(server: Server, tmp_path: Path) -> None:
+def test_concurrent_calls_cannot_exceed_cap(server: Server, tmp_path: Path) -> None:
     capped = opponent(server, max_calls=50, ledger=str(tmp_path / "x.json"))
 
     def reserve(_: int) -> bool:
@@ -232,12 +232,12 @@ def test_nobody_gets_past_a_cap_by_asking_at_once(server: Server, tmp_path: Path
     assert Ledger(capped).spent() == Spent(50, 350)
 
 
-async def test_without_a_cap_nothing_is_counted(server: Server, tmp_path: Path) -> None:
+async def test_uncapped_opponent_has_no_ledger(server: Server, tmp_path: Path) -> None:
     await ask(server, ledger=str(tmp_path / "x.json"))
     assert not (tmp_path / "x.json").exists()
 
 
-async def test_a_run_goes_on_without_an_opponent_whose_cap_is_reached(
+async def test_run_continues_without_exhausted_opponent(
     tiny_folder: Path, tmp_path: Path, server: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "run"
@@ -251,14 +251,14 @@ async def test_a_run_goes_on_without_an_opponent_whose_cap_is_reached(
     )
     assert await train(context) == "all updates made"
     assert server.asked == 4
-    assert context.schedule.leave_out("remote") is False, "it was left out before"
+    assert context.schedule.leave_out("remote") is False, "already left out"
     drawn = [one for _ in range(20) for one in context.schedule.draw_group(PlayerId.policy(2), [])]
     assert {seat.player.name for game in drawn for seat in game.seats} == {"main@2"}
     context.tracker.close()
-    assert capsys.readouterr().out.count("max_calls = 4 of opponent 'remote' does not allow") == 1
+    assert capsys.readouterr().out.count("max_calls = 4 of opponent 'remote' exhausted") == 1
 
 
-def test_one_of_two_opponents_is_drawn_in_the_others_place(server: Server) -> None:
+def test_remaining_opponent_replaces_exhausted_one(server: Server) -> None:
     fixed = [{"kind": "random"}, opponent(server).model_dump()]
     schedule = Schedule(parse({"opponents": {"fixed": fixed, "draw": {"self": 0, "past": 0}}}))
     assert schedule.leave_out("remote") is True
@@ -269,11 +269,11 @@ def test_one_of_two_opponents_is_drawn_in_the_others_place(server: Server) -> No
 @pytest.mark.parametrize(
     "setting, words",
     [
-        ({"ledger": "/proc/no/such.json"}, "opponents.fixed.0.ledger = '/proc/no/such.json': cann"),
-        ({"ledger": "PAGE"}, "cannot be counted in"),
+        ({"ledger": "/proc/no/such.json"}, "opponents.fixed.0.ledger = '/proc/no/such.json': inv"),
+        ({"ledger": "PAGE"}, "invalid ledger ("),
     ],
 )
-def test_a_ledger_that_cannot_be_kept_is_refused_in_one_line(
+def test_unusable_ledger_is_rejected(
     server: Server, tmp_path: Path, setting: dict[str, str], words: str
 ) -> None:
     page = tmp_path / "page.html"
@@ -288,7 +288,7 @@ def test_a_ledger_that_cannot_be_kept_is_refused_in_one_line(
 @every_row(
     "setting", {"timeout": 0}, {"max_retries": -1}, {"max_calls": 0}, {"max_total_tokens": 0.5}
 )
-def test_caps_and_times_are_numbers_that_can_be(setting: dict[str, Any]) -> None:
+def test_invalid_caps_and_timeouts_are_rejected(setting: dict[str, Any]) -> None:
     (name,) = setting
     entry = {"kind": "openai", "model": "m", **setting}
     with pytest.raises(ConfigError, match=rf"^opponents\.fixed\.0\.(openai\.)?{name}[^\n]*$"):

@@ -32,22 +32,22 @@ def scores(*rows: Sequence[float]) -> np.ndarray:
     return np.array(rows, dtype=np.float64)
 
 
-def test_the_pair_whose_difference_varies_most_is_compared_first() -> None:
+def test_variance_rule_picks_pair_with_most_varying_difference() -> None:
     """Answers 1 and 2: a member finds 1 better by 4, the other 2 better by 4."""
     found = scores([1.0, 2.0, -2.0, 1.0], [1.0, -2.0, 2.0, 1.5])
     assert most_variance(found, 2, random.Random(0)) == [1, 2]
-    assert most_variance(found, 3, random.Random(0)) == [1, 2, 3]  # then by 4 and 5.1
+    assert most_variance(found, 3, random.Random(0)) == [1, 2, 3]  # then differences of 4 and 5.1
     assert sorted(most_variance(found, 4, random.Random(0))) == [0, 1, 2, 3]
     assert most_variance(scores([3.0], [4.0]), 1, random.Random(0)) == [0]
 
 
-def test_thompson_takes_the_best_of_a_member_as_often_as_the_member_is_drawn() -> None:
+def test_thompson_picks_members_best_answers_evenly() -> None:
     found = scores([1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.9, 1.0], [0.0, 0.0, 1.0])
     chance = random.Random(0)
     first = Counter(thompson(found, 1, chance)[0] for _ in range(4000))
     expected = {0: 1000, 1: 1000, 2: 2000}
     chi_squared = sum((first[i] - number) ** 2 / number for i, number in expected.items())
-    assert chi_squared < 13.8  # of two degrees of freedom, one in a thousand
+    assert chi_squared < 13.8  # p = 0.001 at two degrees of freedom
 
 
 @given(
@@ -59,7 +59,7 @@ def test_thompson_takes_the_best_of_a_member_as_often_as_the_member_is_drawn() -
     st.integers(1, 5),
     st.randoms(use_true_random=False),
 )
-def test_what_is_chosen_differs(rows: list[list[float]], count: int, chance: Any) -> None:
+def test_chosen_answers_are_distinct(rows: list[list[float]], count: int, chance: Any) -> None:
     found, count = scores(*rows), min(count, len(rows[0]))
     for rule in (thompson, most_variance):
         chosen = rule(found, count, chance)
@@ -68,7 +68,7 @@ def test_what_is_chosen_differs(rows: list[list[float]], count: int, chance: Any
 
 
 class Judging(Scripted):
-    """Each version likes another action: version k the action k + 1, all others far less."""
+    """Engine in which version k prefers the action k + 1 by far."""
 
     async def score(
         self, prompt_ids: Any, continuations: Any, *, adapter: str | None
@@ -91,7 +91,7 @@ def specs(count: int, size: int) -> list[GameSpec]:
 @pytest.mark.parametrize(
     ("rule", "isolated"), [("thompson", False), ("variance", False), ("variance", True)]
 )
-async def test_branches_begin_with_answers_that_were_chosen(rule: str, isolated: bool) -> None:
+async def test_branches_start_with_chosen_answers(rule: str, isolated: bool) -> None:
     playing = exploring(Judging(), rule, size=3)
     if isolated:
         playing.play_isolated("count")
@@ -110,7 +110,7 @@ async def test_branches_begin_with_answers_that_were_chosen(rule: str, isolated:
             assert turn.player == PlayerId.policy(0)
 
 
-async def test_where_fewer_answers_came_branches_begin_alike() -> None:
+async def test_branches_share_answer_when_few_are_distinct() -> None:
     class Sure(Judging):
         async def generate(self, request: SamplingRequest) -> Any:
             return await super().generate(replace(request, seed=3))
@@ -125,7 +125,7 @@ def config(**changes: Any) -> dict[str, Any]:
     return {"groups": groups, "learner": {"algorithm": {"name": "rft"}}, **changes}
 
 
-def test_the_ensemble_is_the_policy_and_past_versions_evenly() -> None:
+def test_ensemble_has_policy_and_evenly_spaced_versions() -> None:
     schedule, past = Schedule(parse(config())), list(map(PlayerId.policy, range(8)))
     policy = PlayerId.policy(8)
     (spec,) = schedule.draw_group(policy, past)
@@ -136,7 +136,7 @@ def test_the_ensemble_is_the_policy_and_past_versions_evenly() -> None:
     assert spec.ensemble == (past[0], policy)
 
 
-def test_the_ensemble_changes_nothing_else_that_is_drawn() -> None:
+def test_ensemble_does_not_change_other_draws() -> None:
     past = list(map(PlayerId.policy, range(4)))
     plain = Schedule(parse(config(groups={"by": "branch", "size": 2})))
     chosen = Schedule(parse(config()))
@@ -150,11 +150,11 @@ def test_the_ensemble_changes_nothing_else_that_is_drawn() -> None:
     ({"groups": {"explore": {"rule": "variance"}}}, "set groups.by to branch"),
     ({"learner": {"algorithm": {"name": "ppo"}}}, "learns from answers as the policy samples"),
 )
-def test_exploration_that_would_bias_what_is_learned_is_refused(changes: Any, problem: str) -> None:
+def test_biased_exploration_is_rejected(changes: Any, problem: str) -> None:
     refused(problem, parse, config(**changes))
 
 
-async def test_a_run_explores_and_is_on_file_as_it_was(tiny_folder: Path, tmp_path: Path) -> None:
+async def test_exploring_run_is_reproducible(tiny_folder: Path, tmp_path: Path) -> None:
     def run(name: str, rule: str) -> Any:
         explore = {"rule": rule, "candidates": 6, "ensemble": 2}
         return make_context(

@@ -38,7 +38,7 @@ def config(by: str = "game", size: int = 4, **changes: Any) -> RunConfig:
 # Drawing
 
 
-def test_a_group_is_the_same_game_for_the_same_seats() -> None:
+def test_group_members_share_seed_and_seats() -> None:
     schedule = Schedule(config())
     kinds = set()
     for _ in range(200):
@@ -50,7 +50,7 @@ def test_a_group_is_the_same_game_for_the_same_seats() -> None:
             assert (spec.env, spec.seed, spec.seats) == (first.env, first.seed, first.seats)
         trained = [seat for seat in first.seats if seat.trained]
         assert all(seat.group_size == 4 for seat in trained)
-        assert len({seat.group_id for seat in trained}) == len(trained)  # each seat its own
+        assert len({seat.group_id for seat in trained}) == len(trained)  # one group per seat
         kinds.add(len(trained))
     assert kinds == {1, 2}
 
@@ -67,7 +67,7 @@ def test_groups_never_share_games_seeds_or_ids() -> None:
     assert len(set(ids)) == len(ids)
 
 
-def test_a_branching_group_is_one_game_with_one_trained_seat_and_room_for_its_branches() -> None:
+def test_branch_group_is_one_game_with_one_trained_seat() -> None:
     schedule = Schedule(config("branch"))
     groups = [
         schedule.draw_group(PlayerId.policy(2), [PlayerId.policy(0), PlayerId.policy(1)])
@@ -82,17 +82,17 @@ def test_a_branching_group_is_one_game_with_one_trained_seat_and_room_for_its_br
 
 
 @every_row("groups, field", ({"size": 1}, "groups.size"), ({"size": 129}, "groups.size"))
-def test_groups_that_an_algorithm_cannot_use_are_refused(groups: dict, field: str) -> None:
+def test_invalid_group_sizes_are_rejected(groups: dict, field: str) -> None:
     with pytest.raises(ConfigError, match=f"^{field} = .*set groups.size"):
         parse({"learner": {"algorithm": {"name": "rloo"}}, "groups": groups})
 
 
-def test_grouped_algorithms_refuse_a_policy_that_changes_in_mid_game() -> None:
+def test_grouped_algorithms_reject_policy_refresh_by_turn() -> None:
     with pytest.raises(ConfigError, match=r"^actors.policy_refresh = 'turn'.*set .* to game"):
         config(actors={"policy_refresh": "turn"})
 
 
-def test_dropping_tied_groups_of_one_is_refused() -> None:
+def test_drop_tied_requires_groups() -> None:
     refused(r"^groups.drop_tied = true", parse, {"groups": {"drop_tied": True}})
 
 
@@ -110,7 +110,7 @@ def add(buffer: Buffer, game_id: int, outcome: float, turns: int = 4, size: int 
     buffer.add(result.spec, packed(REWARDS.trajectories(result)))
 
 
-def test_a_group_that_lost_a_member_is_dropped_once_all_have_come() -> None:
+def test_group_with_failed_game_is_dropped_when_complete() -> None:
     buffer = Buffer(capacity=100, batch_size=1, max_staleness=4)
     add(buffer, 0, outcome=1.0, size=3)
     buffer.lose(game(game_id=1, group_ids=[7, 8], group_size=3).spec)
@@ -120,7 +120,7 @@ def test_a_group_that_lost_a_member_is_dropped_once_all_have_come() -> None:
     assert buffer.stats() | {"dropped_failed": 4, "waiting": 0, "size": 0} == buffer.stats()
 
 
-def test_a_member_without_a_turn_does_not_keep_its_group_waiting() -> None:
+def test_member_without_turns_counts_as_arrived() -> None:
     buffer = Buffer(capacity=100, batch_size=1, max_staleness=4)
     add(buffer, 0, outcome=1.0, size=3)
     add(buffer, 1, outcome=1.0, size=3)
@@ -131,7 +131,7 @@ def test_a_member_without_a_turn_does_not_keep_its_group_waiting() -> None:
     assert {trajectory.game_id for trajectory in batch.opened().trajectories} == {0, 1}
 
 
-def test_tied_groups_are_dropped_and_counted_and_others_are_not() -> None:
+def test_only_tied_groups_are_dropped_and_counted() -> None:
     buffer = Buffer(capacity=100, batch_size=1, max_staleness=4, max_tied=100)
     for game_id in range(2):
         add(buffer, game_id, outcome=1.0)
@@ -141,8 +141,8 @@ def test_tied_groups_are_dropped_and_counted_and_others_are_not() -> None:
     assert (buffer.size, buffer.dropped.tied) == (4, 4)
 
 
-def test_equal_rewards_tie_whatever_the_number_of_turns() -> None:
-    """Over 3 turns 0.1 each add up to something else than once."""
+def test_ties_do_not_depend_on_number_of_turns() -> None:
+    """Adding 0.1 three times differs from 0.3 by rounding."""
     shaped = Rewards([RewardConfig(), RewardConfig(term="format", weight=0.1)])
     buffer = Buffer(capacity=100, batch_size=1, max_staleness=4, max_tied=100)
     for game_id, turns in enumerate((2, 6, 14)):
@@ -153,7 +153,7 @@ def test_equal_rewards_tie_whatever_the_number_of_turns() -> None:
     assert (buffer.size, buffer.dropped.tied) == (0, 11)
 
 
-def test_endless_ties_end_the_run_with_a_remedy_and_a_batch_forgives_those_before_it() -> None:
+def test_max_tied_raises_and_a_draw_resets_it() -> None:
     buffer = Buffer(capacity=100, batch_size=1, max_staleness=4, max_tied=4)
     add(buffer, 0, outcome=1.0)
     add(buffer, 1, outcome=1.0)
@@ -163,7 +163,7 @@ def test_endless_ties_end_the_run_with_a_remedy_and_a_batch_forgives_those_befor
     add(buffer, 0, outcome=1.0)
     add(buffer, 1, outcome=1.0)
     add(buffer, 0, outcome=1.0)
-    with pytest.raises(RuntimeError, match=r"^8 samples .* groups.drop_tied"):
+    with pytest.raises(RuntimeError, match=r"^groups.drop_tied = true: dropped 8 samples .*size"):
         add(buffer, 1, outcome=1.0)
 
 
@@ -177,7 +177,7 @@ def grouped(count: int, size: int) -> list[GameSpec]:
 @every_row("enough", 1, 7, 20)
 @every_row("size", 2, 3, 5)
 @every_row("in_flight", 1, 4)
-async def test_enough_never_cuts_a_group(enough: int, size: int, in_flight: int) -> None:
+async def test_enough_never_splits_a_group(enough: int, size: int, in_flight: int) -> None:
     play = collector(Scripted(), in_flight).play(grouped(20, size), enough)
     ids = sorted(result.spec.game_id for result in await results_of(play))
     assert ids == list(range(len(ids)))
@@ -186,19 +186,19 @@ async def test_enough_never_cuts_a_group(enough: int, size: int, in_flight: int)
 
 
 @pytest.mark.parametrize("fork", ["uniform", "uncertain"])
-async def test_branches_share_all_and_differ_after_the_fork(fork: str) -> None:
+async def test_branches_share_history_and_differ_after_fork(fork: str) -> None:
     engine = collector(Scripted(), 4, groups={"fork": fork, "size": 3, "by": "branch"})
     results = await results_of(engine.play(branching(20, 3, "TicTacToe-v0")))
     assert len(results) == 20
     places, differ = set(), 0
     for result in results:
         assert isinstance(result, GameResult)
-        if not result.branches:  # it ended before the turn that was drawn
+        if not result.branches:  # it ended before the fork's turn
             continue
         first = result.spec.game_id
         assert [game.spec.game_id for game in result.games] == list(range(first, first + 4))
         (place,) = {branch.fork for branch in result.branches}
-        assert result.turns[place].seat == 0  # the trained one
+        assert result.turns[place].seat == 0  # the trained seat
         for branch in result.branches:
             before = [(t.answer.action, t.answer.observation) for t in result.turns[:place]]
             shared = branch.turns[:place]
@@ -213,8 +213,8 @@ async def test_branches_share_all_and_differ_after_the_fork(fork: str) -> None:
     assert differ > 10
 
 
-async def test_env_chance_goes_on_alike_in_every_branch() -> None:
-    """The env draws numbers as it goes: after equal actions they are equal in all branches."""
+async def test_branches_share_env_randomness() -> None:
+    """Numbers that the env draws during play are equal in all branches after equal actions."""
     engine = collector(Scripted(), 4, groups={"size": 4, "by": "branch"})
     compared = 0
     async for result in engine.play(branching(20, 4)):
@@ -228,7 +228,7 @@ async def test_env_chance_goes_on_alike_in_every_branch() -> None:
     assert compared > 0
 
 
-async def test_only_branches_are_trained_and_only_from_the_fork_on() -> None:
+async def test_only_branch_turns_after_fork_are_trained() -> None:
     engine = collector(Scripted(), 4, groups={"size": 3, "by": "branch"})
     async for result in engine.play(branching(10, 3)):
         assert isinstance(result, GameResult)
@@ -242,7 +242,7 @@ async def test_only_branches_are_trained_and_only_from_the_fork_on() -> None:
         assert buffer.size == len(samples)  # the group is whole
 
 
-async def test_a_fault_in_a_branch_costs_its_whole_group() -> None:
+async def test_failing_branch_fails_its_group() -> None:
     engine = collector(Scripted(), 4, groups={"size": 3, "by": "branch"})
     faulty = specs(10, ("main@0", "bot"))
     group = [replace(spec, game_id=4 * spec.game_id, branches=3) for spec in faulty]
@@ -253,7 +253,7 @@ async def test_a_fault_in_a_branch_costs_its_whole_group() -> None:
     assert all("out of patience" in failure.error for failure in failures)
 
 
-async def test_an_engine_that_dies_in_a_branch_ends_the_play_and_not_one_game() -> None:
+async def test_engine_death_in_branch_ends_all_play() -> None:
     class Mortal(Scripted):
         async def generate(self, request: SamplingRequest) -> Any:
             if len(self.asked) == 10:  # the first game has at most 5 turns
@@ -265,7 +265,7 @@ async def test_an_engine_that_dies_in_a_branch_ends_the_play_and_not_one_game() 
         await results_of(engine.play(branching(1, 16, "TicTacToe-v0")))
 
 
-def test_forks_go_where_outcomes_differ_and_come_back_to_the_others() -> None:
+def test_forks_prefer_turns_with_outcome_spread() -> None:
     forks = Forks("uncertain")
     chance = random.Random(0)
     chosen = []
@@ -285,7 +285,7 @@ def test_forks_go_where_outcomes_differ_and_come_back_to_the_others() -> None:
 
 
 @every_row("rule", "uniform", "uncertain")
-async def test_each_turn_that_is_reached_is_forked_as_often_whatever_follows(rule: str) -> None:
+async def test_fork_rate_does_not_depend_on_later_turns(rule: str) -> None:
     """Half of the deals give the seat one turn, the other half three."""
     forks, forked, turns = Forks(rule), Counter[tuple[int, int]](), {0: 1, 1: 3}
 
@@ -316,7 +316,7 @@ def groups_trained(context: Any) -> dict[tuple[int, int], list[dict[str, Any]]]:
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
 @pytest.mark.parametrize("by", ["game", "branch"])
-async def test_a_batch_of_whole_groups(begin: Begin, by: str, mode: str) -> None:
+async def test_batches_contain_whole_groups(begin: Begin, by: str, mode: str) -> None:
     context = begin(
         learner=GRPO,
         groups={"size": 4, "by": by},
@@ -342,15 +342,15 @@ async def test_a_batch_of_whole_groups(begin: Begin, by: str, mode: str) -> None
         ]
         assert sorted(turns) == sorted((sample["game"], sample["turn"]) for sample in samples)
     assert max(len({s["game"] for s in samples}) for samples in groups.values()) == 4
-    if mode == "async":  # games that finish after the last update are on file, but not rated
+    if mode == "async":  # games that end after the last update are recorded but unrated
         return
     rated = sum(row.games for row in context.registry.ratings())
     trunks = [record for record in on_file.values() if by == "game" or record["member"] == 0]
     players = [set(record["players"]) for record in trunks]
-    assert rated == sum(len(each) for each in players if len(each) > 1)  # none against itself
+    assert rated == sum(len(each) for each in players if len(each) > 1)  # self-play is unrated
 
 
-async def test_grouped_turns_are_reproducible(tiny_folder: Path, tmp_path: Path) -> None:
+async def test_branch_groups_are_reproducible(tiny_folder: Path, tmp_path: Path) -> None:
     runs = []
     for name in ("a", "b"):
         context = make_context(
@@ -366,7 +366,7 @@ async def test_grouped_turns_are_reproducible(tiny_folder: Path, tmp_path: Path)
     assert runs[0] == runs[1]
 
 
-async def test_a_raw_model_whose_groups_all_tie_stops_with_the_reason(
+async def test_run_with_only_tied_groups_stops_with_reason(
     begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("unstable.loop.context.MAX_REFILLS", 1)

@@ -35,11 +35,11 @@ SQUARES = [f"[{row}{column}]" for row in "ABCDE" for column in range(5)]
     ("SettlersOfCatan-v0", 4, ["[END TURN]", "[ROLL]", "[1]", "[2]", "[3]"]),
     ("Poker-v0", 4, ["[Call]", "[Check]", "[Raise 20]"]),
 )
-def test_no_prompt_outgrows_the_bound(env: str, seats: int, moves: list[str]) -> None:
+def test_observations_stay_within_bound(env: str, seats: int, moves: list[str]) -> None:
     play_long(env, seats, moves)
 
 
-def test_battleships_events_hold_no_boards_and_its_board_is_the_last() -> None:
+def test_battleship_events_exclude_boards() -> None:
     game = Game(GameConfig(env="Battleship-v0", max_turns=150), seed=1)
     for turn, square in enumerate(square for square in SQUARES[:20] for _ in range(2)):
         observation = game.observe()
@@ -51,7 +51,7 @@ def test_battleships_events_hold_no_boards_and_its_board_is_the_last() -> None:
     assert sum(cell in ("X", "O") for row in rows for cell in row.split()) == 40
 
 
-def test_a_board_that_a_player_repeats_is_talk() -> None:
+def test_board_in_a_message_stays_an_event() -> None:
     game = Game(GameConfig(env="SimpleNegotiation-v0"), seed=0)
     game.observe()
     game.step("One\ntwo\nthree\nfour [Offer: 1 Wheat -> 1 Wood]")

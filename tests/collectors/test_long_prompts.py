@@ -41,13 +41,13 @@ async def cached_share(prompt: Callable[[list[str]], list[int]]) -> float:
     return stats["cached_prompt_tokens"] / stats["prompt_tokens"]
 
 
-async def test_clearing_half_at_once_keeps_the_cached_prefix() -> None:
+async def test_dropping_half_of_events_keeps_cached_prefix() -> None:
     by_halves, by_fewest = await cached_share(build), await cached_share(fewest_left_out)
     assert by_fewest < 0.3
     assert by_halves > 0.75
 
 
-def test_a_games_own_bound_clears_half_of_its_events_at_once() -> None:
+def test_event_bound_drops_half_at_once() -> None:
     game = Game(
         GameConfig(env="SimpleNegotiation-v0", args={"max_turns": 100}, max_turns=200), seed=0
     )
@@ -60,4 +60,4 @@ def test_a_games_own_bound_clears_half_of_its_events_at_once() -> None:
     for own in starts:
         changes = sum(one != other for one, other in zip(own, own[1:], strict=False))
         assert len(own) > 30
-        assert 1 <= changes <= 6  # event by event it would be more than thirty
+        assert 1 <= changes <= 6  # > 30 if events were dropped one by one

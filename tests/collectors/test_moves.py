@@ -32,7 +32,7 @@ def kept(turn: Turn) -> list[tuple[list[int], float | None]]:
 
 
 @pytest.mark.parametrize("isolated", [False, True])
-async def test_a_turn_keeps_the_moves_of_its_position_with_the_experts_mix(isolated: bool) -> None:
+async def test_turn_records_legal_moves_and_expert_shares(isolated: bool) -> None:
     prompts = collector(Scripted()).prompts["TicTacToe-v0"]
     for result in await games("expert", isolated=isolated):
         again = Game(GameConfig(env="TicTacToe-v0", prompt="answer"), result.spec.seed)
@@ -48,7 +48,7 @@ async def test_a_turn_keeps_the_moves_of_its_position_with_the_experts_mix(isola
         assert result.turns
 
 
-async def test_which_move_was_made_is_found_by_its_tokens() -> None:
+async def test_move_is_identified_by_its_tokens() -> None:
     (first, *_) = await games("legal")
     (turn, *_) = first.turns
     sampled = turn.answer.sampled
@@ -60,7 +60,7 @@ async def test_which_move_was_made_is_found_by_its_tokens() -> None:
         assert replace(sampled, segments=segments).move == index
 
 
-async def test_moves_are_on_file_of_trained_turns_where_they_were_kept() -> None:
+async def test_moves_are_recorded_for_trained_turns_only() -> None:
     for moves in ("legal", "expert"):
         for result in await games(moves):
             line = game_record(result, [], 0, None)
@@ -82,7 +82,7 @@ async def test_moves_are_on_file_of_trained_turns_where_they_were_kept() -> None
     ({"env": "TicTacToe-v0", "prompt": "think"}, "legal", "makes the model reason"),
     ({"env": "Othello-v0", "prompt": "answer"}, "expert", "the game has no expert"),
 )
-def test_moves_that_cannot_be_kept_are_a_line(game: dict, moves: str, problem: str) -> None:
+def test_unsupported_moves_settings_are_rejected(game: dict, moves: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem) as raised:
         check_games(parse({"games": [game], "sampling": {"moves": moves}}))
     assert "\n" not in str(raised.value)

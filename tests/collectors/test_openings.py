@@ -76,7 +76,7 @@ def with_opening(made: list[GameSpec], opening: int, by: str, **changes: Any) ->
 # Drawing
 
 
-def test_shares_and_lengths_are_as_configured() -> None:
+def test_opening_shares_and_lengths_match_config() -> None:
     schedule = Schedule(config(share=0.3, moves=[2, 4], by="random"))
     drawn = [
         schedule.draw_group(PlayerId.policy(2), [PlayerId.policy(0), PlayerId.policy(1)])[0]
@@ -93,7 +93,7 @@ def test_shares_and_lengths_are_as_configured() -> None:
 
 
 @every_row("by, player", ("start", START), ("base", PlayerId("base")), ("random", RANDOM))
-def test_an_opener_plays_at_the_temperature_of_training(by: str, player: PlayerId) -> None:
+def test_opener_uses_training_temperature(by: str, player: PlayerId) -> None:
     made = parse({"openings": {"share": 1, "by": by}, "sampling": {"temperature": 0.7}})
     schedule = Schedule(made)
     for _ in range(20):
@@ -102,7 +102,7 @@ def test_an_opener_plays_at_the_temperature_of_training(by: str, player: PlayerI
         assert 1 <= spec.opening <= 4
 
 
-def test_openings_change_nothing_else_and_are_drawn_alike_by_the_same_seed() -> None:
+def test_openings_are_seeded_and_change_no_other_draws() -> None:
     with_them, again, without = Schedule(config()), Schedule(config()), Schedule(config(share=0))
     for _ in range(200):
         (spec,), (same,), (plain,) = (
@@ -126,7 +126,7 @@ def test_a_group_shares_its_opening(by: str) -> None:
     assert {group[0].opening for group in drawn} == {0, 1, 2, 3, 4}
 
 
-def test_evaluation_has_none() -> None:
+def test_evaluation_has_no_openings() -> None:
     games = evaluation_games(config(share=1), version=3)
     assert games
     assert all(spec.opening == 0 and spec.opener is None for spec in games)
@@ -141,11 +141,11 @@ def test_evaluation_has_none() -> None:
     ({"moves": [0, 1]}, "openings.moves.0 = 0: input should be greater than 0"),
     ({"share": 1.5}, "openings.share = 1.5: input should be less than or equal to 1"),
 )
-def test_a_mistake_is_one_line(openings: dict[str, Any], message: str) -> None:
+def test_invalid_openings_are_rejected(openings: dict[str, Any], message: str) -> None:
     assert line_of(parse, {"openings": openings}) == message
 
 
-def test_what_cannot_be_played_is_refused_before_a_model_is_loaded() -> None:
+def test_unplayable_openings_are_rejected_before_loading_a_model() -> None:
     games = [{"env": "TicTacToe-v0"}, {"env": f"{__name__}:Talk", "name": "Talk", "max_turns": 4}]
     model = {"name": "/nowhere"}
     made = {"games": games, "model": model, "opponents": {"fixed": [], "draw": {"fixed": 0}}}
@@ -162,14 +162,14 @@ def test_what_cannot_be_played_is_refused_before_a_model_is_loaded() -> None:
         "openings.moves = [1, 4]: games.1.max_turns = 4 leaves no turn after them; "
         "make openings shorter"
     )
-    with pytest.raises(ConfigError, match="/nowhere"):  # without a share nothing is asked
+    with pytest.raises(ConfigError, match="/nowhere"):  # unchecked without a share
         check(parse(made | {"openings": {"by": "random"}}))
 
 
 # Playing
 
 
-async def test_first_moves_are_the_openers_and_only_later_ones_are_trained() -> None:
+async def test_opener_plays_first_moves_untrained() -> None:
     engine = Scripted()
     made = with_opening(specs(30, ("main@2", "main@1")), 3, "main@0")
     results = await results_of(collector(engine).play(made))
@@ -191,7 +191,7 @@ async def test_first_moves_are_the_openers_and_only_later_ones_are_trained() -> 
     assert any(result.num_trained for result in results if isinstance(result, GameResult))
 
 
-async def test_games_of_one_seed_begin_alike_and_go_on_apart() -> None:
+async def test_games_of_one_seed_share_opening_then_differ() -> None:
     made = with_opening(specs(12), 3, "base", seed=5)
     results = await results_of(collector(Scripted(lambda: 2)).play(made))
     games = [[turn.answer.action for turn in result.turns] for result in results]
@@ -215,7 +215,7 @@ class Stubborn(Scripted):
         )
 
 
-async def test_where_legal_moves_are_listed_an_opener_makes_no_others() -> None:
+async def test_illegal_opener_moves_are_replaced_by_random_ones() -> None:
     made = with_opening(specs(20, ("random", "random"), "TicTacToe-v0"), 4, "base")
     results = await results_of(collector(engine := Stubborn()).play(made))
     for result in results:
@@ -229,9 +229,9 @@ async def test_where_legal_moves_are_listed_an_opener_makes_no_others() -> None:
     assert engine.asked == [None] * 80
 
 
-async def test_elsewhere_an_invalid_move_ends_the_game_for_nobodys_account(tmp_path: Path) -> None:
+async def test_opening_forfeit_without_legal_moves_is_not_counted(tmp_path: Path) -> None:
     made = with_opening(specs(1), 2, "main@0")
-    (result,) = await results_of(collector(Stubborn()).play(made))  # 1 to 3 may be added
+    (result,) = await results_of(collector(Stubborn()).play(made))  # legal moves: 1 to 3
     assert isinstance(result, GameResult)
     assert (result.forfeit, len(result.turns)) == (0, 1)
     assert_not_counted(result, tmp_path)
@@ -253,7 +253,7 @@ async def test_forks_come_after_the_opening() -> None:
     assert min(forks) == 2
 
 
-# What is made of them
+# Records and metrics
 
 
 def assert_not_counted(result: GameResult, folder: Path) -> None:
@@ -275,16 +275,16 @@ def assert_not_counted(result: GameResult, folder: Path) -> None:
     assert row["collect/completion_length"] is None
 
 
-def test_a_game_that_ends_in_its_opening_counts_for_nothing(tmp_path: Path) -> None:
+def test_game_that_ends_in_its_opening_is_not_counted(tmp_path: Path) -> None:
     assert_not_counted(opened(game(("main@0", "main@0"), turns=3), 3), tmp_path)
     after = opened(game(("main@0", "main@0"), turns=4), 3)
     assert not after.ended_in_opening
     assert after.num_trained == 1
 
 
-def test_a_member_without_a_turn_after_its_opening_counts_as_come() -> None:
+def test_member_without_own_turns_counts_as_arrived() -> None:
     buffer = Buffer(capacity=100, batch_size=1, max_staleness=4)
-    for game_id, opening in ((0, 3), (1, 4), (2, 2)):  # of four turns, by turns
+    for game_id, opening in ((0, 3), (1, 4), (2, 2)):  # of four alternating turns
         mirror = game(("main@0", "main@0"), game_id=game_id, group_ids=[7, 8], group_size=3)
         result = opened(mirror, opening)
         buffer.add(result.spec, packed(REWARDS.trajectories(result)))
@@ -303,7 +303,7 @@ def test_a_member_without_a_turn_after_its_opening_counts_as_come() -> None:
 
 
 @every_row("max_tied", None, 10)
-def test_a_group_that_ended_in_its_opening_as_a_whole_is_no_group(max_tied: int | None) -> None:
+def test_group_that_ends_in_its_opening_is_discarded(max_tied: int | None) -> None:
     buffer = Buffer(capacity=100, batch_size=1, max_staleness=4, max_tied=max_tied)
     for game_id in range(2):
         result = opened(game(game_id=game_id, group_ids=[7, 8], group_size=2, turns=2), 2)
@@ -312,7 +312,7 @@ def test_a_group_that_ended_in_its_opening_as_a_whole_is_no_group(max_tied: int 
     assert buffer.draw(version=0) is None
 
 
-def test_figures_of_play_are_of_turns_after_the_opening(tmp_path: Path) -> None:
+def test_play_metrics_exclude_the_opening(tmp_path: Path) -> None:
     result = opened(game(("main@1", "random"), turns=6), 3)
     result.turns[0] = turn(0, 0, "main@0", invalid=True, action="[9]")
     tracker = make_tracker(tmp_path)
@@ -338,7 +338,7 @@ def test_games_with_an_opening_are_not_rated() -> None:
     assert registry.ratings() != before[0]
 
 
-def test_supervised_training_leaves_them_out(tmp_path: Path) -> None:
+def test_supervised_examples_exclude_openings(tmp_path: Path) -> None:
     tokenizer = tiny_tokenizer()
     won = game(("main@0", "random"), turns=5)
     for each in won.turns[::2]:
@@ -355,7 +355,7 @@ def test_supervised_training_leaves_them_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-async def test_the_start_opens_games_to_the_end_of_the_run(begin: Begin, mode: str) -> None:
+async def test_version_0_opens_games_throughout_the_run(begin: Begin, mode: str) -> None:
     context = begin(
         games=[{"env": f"{__name__}:Talk", "name": "Talk", "parser": "raw"}],
         opponents={"draw": {"self": 1, "past": 1, "fixed": 0}, "fixed": [], "pool_size": 1},

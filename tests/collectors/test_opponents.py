@@ -41,22 +41,22 @@ def take_the_middle(observation: str) -> str:
     return "[4]"
 
 
-def test_every_kind_is_tried_here() -> None:
+def test_all_opponent_kinds_are_covered() -> None:
     assert [type(opponent) for opponent in OPPONENTS] == list(SECTIONS)
     assert [opponent.kind for opponent in OPPONENTS] == OPPONENT_KINDS
 
 
 @every_row("section", *SECTIONS)
-def test_a_section_names_the_class_that_plays_it(section: type[FixedOpponent]) -> None:
+def test_each_section_maps_to_a_player_class(section: type[FixedOpponent]) -> None:
     player: Any = PLAYERS[section]
     assert isinstance(player, type) and issubclass(player, OpponentPlayer)
     assert isinstance(player.per_game, bool)
-    for name in ("check", "make"):  # asked before there is an instance
+    for name in ("check", "make"):  # class methods
         assert getattr(player, name).__self__ is player
 
 
 @every_row("opponent", *OPPONENTS)
-async def test_the_class_makes(opponent: FixedOpponent, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_class_makes_player(opponent: FixedOpponent, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_KEY", "anything")
     asked: list[str] = []
 
@@ -68,13 +68,13 @@ async def test_the_class_makes(opponent: FixedOpponent, monkeypatch: pytest.Monk
     seat = SeatSpec(player=PlayerId(opponent.key), temperature=0.7)
     player = player_class(opponent).make(opponent, config, seat, model)
     assert asked == (["checkpoint:checkpoint:warm"] if opponent.kind == "checkpoint" else [])
-    if opponent.kind != "openai":  # which has an endpoint in test_players.py
+    if opponent.kind != "openai":  # tested in test_players.py
         game = Game(config, seed=0)
         answer = await player.act(game.observe(), game, seed=1)
         assert answer.action in game.legal_moves()
 
 
-def test_an_error_names_the_place_of_the_opponent_in_the_config() -> None:
+def test_error_names_the_opponents_config_field() -> None:
     games = {"games": [{"env": "PigDice-v0"}]}
     listed = {"opponents": {"fixed": [{"kind": "random"}, {"kind": "expert", "name": "strong"}]}}
     with pytest.raises(ConfigError, match=r"^opponents.fixed.1 = 'strong' in PigDice-v0: it plays"):
@@ -85,15 +85,15 @@ def test_an_error_names_the_place_of_the_opponent_in_the_config() -> None:
 
 
 @every_row("name", "main@3", "rival@0", "a@b", "@")
-def test_nobody_else_may_be_called_like_a_version(name: str) -> None:
+def test_opponent_names_like_versions_are_rejected(name: str) -> None:
     entry: dict[str, Any] = {"kind": "random", "name": name}
     with pytest.raises(ConfigError, match=r"^opponents.fixed.0.name = .* has a meaning of its own"):
         parse({"opponents": {"fixed": [entry]}})
-    remote = {"kind": "openai", "model": "m@2"}  # openai:m@2 is no version
+    remote = {"kind": "openai", "model": "m@2"}  # openai:m@2 is not a version
     assert parse({"opponents": {"fixed": [remote]}}).opponents.fixed[0].key == "openai:m@2"
 
 
-def test_an_opponents_name_says_what_it_is() -> None:
+def test_default_opponent_names() -> None:
     assert [opponent.key for opponent in OPPONENTS] == [
         "random",
         "expert",

@@ -24,7 +24,7 @@ def spec(*players: str, env: str = "TicTacToe-v0", game_id: int = 0) -> GameSpec
     return GameSpec(game_id=game_id, purpose="train", env=env, seed=11, seats=seats)
 
 
-async def test_a_turn_keeps_what_the_engine_was_given_and_what_it_sampled():
+async def test_turn_records_request_and_sampled_tokens():
     engine = Recorder("I say [4]", "[0]", "[4]")
     players = [model_player(engine), model_player(engine, adapter=None, version=None)]
     result = await play_game(spec("main@3", "base"), GameConfig(), players, run_seed=5)
@@ -45,7 +45,7 @@ async def test_a_turn_keeps_what_the_engine_was_given_and_what_it_sampled():
     assert len({request.seed for request in engine.requests}) == 3
 
 
-async def test_nobody_sees_anothers_reasoning_or_their_own():
+async def test_reasoning_is_hidden_from_all_players():
     secret = "SECRET"
     answers = [rf"<think>{secret} [0]</think> {secret} \boxed{{[{c}]}}" for c in (4, 0, 1)]
     engine = Recorder(*answers, f"{secret} without an action", rf"\boxed{{7}} {secret}", "x", "x")
@@ -58,7 +58,7 @@ async def test_nobody_sees_anothers_reasoning_or_their_own():
     assert "invalid" in result.turns[4].answer.observation
 
 
-async def test_scripted_players_depend_on_the_seed_alone():
+async def test_scripted_players_depend_only_on_the_seed():
     players: list[Player] = [RandomPlayer(), ExpertPlayer()]
     names = ("random", "expert")
     plays = []
@@ -136,7 +136,7 @@ def endpoint():
     server.server_close()
 
 
-async def test_a_reply_of_megabytes_is_cut_and_counted(endpoint, monkeypatch):
+async def test_long_reply_is_cut_and_counted(endpoint, monkeypatch):
     url, _ = endpoint
     monkeypatch.setenv("SOME_KEY", "any")
     opponent = OpenAIOpponent(model="m[8]", base_url=url, api_key_env="SOME_KEY")
@@ -148,7 +148,7 @@ async def test_a_reply_of_megabytes_is_cut_and_counted(endpoint, monkeypatch):
     assert answer.action == "[8]"
 
 
-async def test_an_endpoint_is_put_the_same_chat(endpoint, monkeypatch):
+async def test_endpoint_receives_the_same_chat(endpoint, monkeypatch):
     url, requests = endpoint
     monkeypatch.setenv("SOME_KEY", "open sesame")
     opponent = OpenAIOpponent(model="m", base_url=url, api_key_env="SOME_KEY", max_tokens=33)

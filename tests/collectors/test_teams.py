@@ -67,11 +67,11 @@ def team_game(
     return replace(result, spec=replace(result.spec, teams=teams))
 
 
-# What a game declares
+# Config
 
 
 @every_row("teams", [[0, 1]], [[0, 1], [2, 4]], [[0, 1], [1, 2, 3]], [[0, 1, 2, 3], []])
-def test_teams_that_do_not_share_the_seats_are_one_line(teams: list[list[int]]) -> None:
+def test_teams_that_do_not_partition_seats_are_rejected(teams: list[list[int]]) -> None:
     said = line_of(config, games=[GAME | {"teams": teams}])
     assert said == (
         f"games.0.teams = {teams}: each seat from 0 to 3 must be in one team, once; "
@@ -88,13 +88,13 @@ def test_teams_that_do_not_share_the_seats_are_one_line(teams: list[list[int]]) 
     ("tests.helpers.relay:nobody", "tests.helpers.relay has no nobody"),
     ("tests.helpers.relay:TEAMS", "not callable"),
 )
-def test_a_seating_that_is_none_is_one_line(seating: str, words: str) -> None:
+def test_invalid_seating_is_rejected(seating: str, words: str) -> None:
     said = line_of(check_game, GameConfig(**GAME | {"seating": seating}), "games.0")
     assert said.startswith(f"games.0.seating = '{seating}': ")
     assert words in said
 
 
-def test_a_known_games_teams_are_in_the_resolved_config() -> None:
+def test_resolved_config_has_teams_of_known_games() -> None:
     games = [CODENAMES, {"env": "SecretMafia-v0", "seats": 9}, {"env": "Taboo-v0", "seats": 6}]
     games += [CODENAMES | {"name": "alone", "teams": [[0], [1], [2], [3]]}, {"env": "Nim-v0"}]
     made = parse({"games": games, "model": {"name": "tiny"}})
@@ -110,12 +110,12 @@ def test_a_known_games_teams_are_in_the_resolved_config() -> None:
     assert "teams:" in dump(resolved)
 
 
-# Who sits where
+# Seating
 
 
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**31), grouped=st.booleans())
-def test_a_team_has_one_player_and_each_trained_seat_a_group(seed: int, grouped: bool) -> None:
+def test_team_has_one_player_and_a_group_per_trained_seat(seed: int, grouped: bool) -> None:
     groups = {"by": "game", "size": 4 if grouped else 1}
     for made in (config(seed=seed, groups=groups), uneven(seed=seed, groups=groups)):
         group = draw(Schedule(made), 1)
@@ -131,7 +131,7 @@ def test_a_team_has_one_player_and_each_trained_seat_a_group(seed: int, grouped:
             assert spec.seats == group[0].seats and spec.seed == group[0].seed
 
 
-def test_the_policy_is_as_often_at_each_team_and_in_each_kind_of_game() -> None:
+def test_policy_plays_each_team_equally_often() -> None:
     for made, sides in ((config(), TEAMS), (uneven(), UNEVEN)):
         kinds: Counter[str] = Counter()
         places: Counter[tuple[int, ...]] = Counter()
@@ -145,7 +145,7 @@ def test_the_policy_is_as_often_at_each_team_and_in_each_kind_of_game() -> None:
         assert all(abs(places[side] / places.total() - 1 / len(sides)) < 0.05 for side in sides)
 
 
-def test_a_game_that_branches_trains_one_seat_and_its_mates_are_the_same_version() -> None:
+def test_branching_team_game_trains_one_seat() -> None:
     groups = {"by": "branch", "size": 3}
     trained: Counter[int] = Counter()
     for spec in draw(Schedule(config(groups=groups)), 400):
@@ -156,7 +156,7 @@ def test_a_game_that_branches_trains_one_seat_and_its_mates_are_the_same_version
     assert set(trained) == {0, 1, 2, 3} and min(trained.values()) > 60
 
 
-def test_a_deal_is_evaluated_from_every_team() -> None:
+def test_each_deal_is_evaluated_from_every_team() -> None:
     for made, sides in ((config(eval={"games": 6}), TEAMS), (uneven(eval={"games": 6}), UNEVEN)):
         specs = evaluation_games(made, version=2)
         assert len(specs) == 6
@@ -168,31 +168,31 @@ def test_a_deal_is_evaluated_from_every_team() -> None:
                 assert tuple(held) == side and spec.teams == sides
 
 
-# What it amounts to
+# Results
 
 
 @every_row(
     "outcomes, forfeit, standings",
     ((1, 1, -1, -1), None, "win win loss loss"),
     ((0, 0, 0, 0), None, "draw draw draw draw"),
-    ((3, 0, 1, 1), None, "win win loss loss"),  # by the mean: who has least has won too
+    ((3, 0, 1, 1), None, "win win loss loss"),  # by the team's mean outcome
     ((0.1, 0.2, 0.2, 0.1), None, "draw draw draw draw"),
     ((-1, -1, 0, 0), 1, "loss loss win win"),
-    ((0, 0, 0, 0), 2, "win win loss loss"),  # whatever a forfeit is worth,
+    ((0, 0, 0, 0), 2, "win win loss loss"),  # a forfeit loses at any outcome
 )
 def test_teams_win_as_one(outcomes: tuple[float, ...], forfeit: int | None, standings: str) -> None:
     result = team_game(outcomes=outcomes, forfeit=forfeit)
     assert [result.standing(seat) for seat in range(4)] == standings.split()
 
 
-def test_equal_means_tie_whatever_the_size_of_the_teams() -> None:
+def test_equal_mean_outcomes_tie_for_any_team_size() -> None:
     for value in (0.1, 1 / 3, 1e-9):
         result = team_game(("main@0",) * 10, (value,) * 10, ((0, 1, 2), tuple(range(3, 10))))
         assert {result.standing(seat) for seat in range(10)} == {"draw"}
 
 
 @every_row("worth, standing", (1.0, "win"), (0.5, "draw"), (0.0, "loss"))
-def test_one_team_of_all_seats_plays_alone(worth: float, standing: str) -> None:
+def test_single_team_plays_alone(worth: float, standing: str) -> None:
     together = {"env": "LiarsDice-v0", "seats": 2, "teams": [[0, 1]]}
     made = config(games=[together], eval={"games": 2})
     specs = [*draw(Schedule(made), 5), *evaluation_games(made, 2)]
@@ -216,7 +216,7 @@ def pair_and_teams(outcomes: tuple[float, float], forfeit: int | None) -> list[G
     return [two, team_game(outcomes=both, forfeit=by)]
 
 
-def test_a_row_of_the_evaluation_is_that_of_two_seats() -> None:
+def test_team_evaluation_equals_two_seat_evaluation() -> None:
     """Scores, intervals and forfeits do not depend on the size of a team."""
     two, four = zip(*(pair_and_teams(*each) for each in PAIRS * 3), strict=True)
     (one,), (other,) = evaluation_scores(2, list(two)), evaluation_scores(2, list(four))
@@ -232,7 +232,7 @@ def registry() -> Registry:
     return made
 
 
-def test_ratings_are_those_of_two_seats_and_the_anchor_stays() -> None:
+def test_team_ratings_equal_two_seat_ratings() -> None:
     seats, teams = registry(), registry()
     for outcomes, forfeit in PAIRS * 4:
         two, four = pair_and_teams(outcomes, forfeit)
@@ -245,7 +245,7 @@ def test_ratings_are_those_of_two_seats_and_the_anchor_stays() -> None:
     assert anchor.mu == 25 and anchor.games == 16
 
 
-def test_a_team_is_one_side_and_is_not_rated_against_itself() -> None:
+def test_team_is_rated_as_one_side() -> None:
     """Random holds two of three teams: it enters with the mean of two, not of its four seats."""
     made = registry()
     players = ("random", "main@2", "random", "random", "random", "random")
@@ -257,7 +257,7 @@ def test_a_team_is_one_side_and_is_not_rated_against_itself() -> None:
     assert [row.games for row in made.ratings()] == [0]
 
 
-def test_tables_count_a_game_once_for_a_team() -> None:
+def test_metrics_count_a_team_game_once() -> None:
     won = team_game(env="Relay")
     forfeited = team_game(outcomes=(-1.0, -1.0, 0.0, 0.0), forfeit=1, env="Relay")
     mirror = team_game(("main@2",) * 4, env="Relay")
@@ -278,7 +278,7 @@ def test_tables_count_a_game_once_for_a_team() -> None:
     assert shown.standings == ["loss"] and shown.forfeited and shown.players == {RANDOM}
 
 
-def test_a_game_on_file_knows_its_teams() -> None:
+def test_recorded_game_has_its_teams() -> None:
     result = team_game()
     assert read_game("here", game_record(result, [], 2, 0)).spec == result.spec
 
@@ -286,7 +286,7 @@ def test_a_game_on_file_knows_its_teams() -> None:
 # Play
 
 
-def test_a_seat_is_a_role_whatever_number_the_env_gives_it() -> None:
+def test_seats_are_roles_for_any_player_number() -> None:
     orders, numbers = set(), set()
     for seed in range(12):
         game = Game(GameConfig(**GAME), seed)
@@ -306,10 +306,10 @@ def test_a_seat_is_a_role_whatever_number_the_env_gives_it() -> None:
         red = (said[0] + said[1] > said[2] + said[3]) - (said[0] + said[1] < said[2] + said[3])
         assert game.payoffs == game.outcomes == [red, red, -red, -red]
     assert orders == {(0, 2, 1, 3)}
-    assert len(numbers) > 8, "roles are dealt"
+    assert len(numbers) > 8, "roles are assigned at random"
 
 
-def test_payoffs_of_a_users_function_are_by_number_and_come_by_seat() -> None:
+def test_custom_payoffs_are_mapped_from_numbers_to_seats() -> None:
     for seed in range(6):
         given = GAME | {"payoffs": "tests.helpers.relay:apart", "payoff_scale": 3.0}
         game = Game(GameConfig(**given), seed)
@@ -318,7 +318,7 @@ def test_payoffs_of_a_users_function_are_by_number_and_come_by_seat() -> None:
         assert game.payoffs == [0.0, 1.0, 2.0, 3.0]
 
 
-def test_who_forfeits_loses_for_the_team() -> None:
+def test_forfeit_counts_for_the_whole_team() -> None:
     policy = {"forfeit_reward": -1.5, "others_reward": 0.5}
     for seed in range(6):
         game = Game(GameConfig(**GAME, invalid_moves=policy), seed)
@@ -340,7 +340,7 @@ RUN: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("isolated", [False, True])
-async def test_a_run_seats_teams(begin: Begin, isolated: bool) -> None:
+async def test_run_with_teams_records_seats_and_ratings(begin: Begin, isolated: bool) -> None:
     changes = RUN | {"games": [GAME | {"isolated": isolated}]}
     context = begin(**changes)
     check_games(context.config)
@@ -363,7 +363,7 @@ async def test_a_run_seats_teams(begin: Begin, isolated: bool) -> None:
     assert sum(rated.values()) == 2 * len(compared)
 
 
-async def test_groups_and_forks_of_team_games_fill(tiny_folder: Path, tmp_path: Path) -> None:
+async def test_team_games_fill_groups(tiny_folder: Path, tmp_path: Path) -> None:
     for by in ("game", "branch"):
         changes = RUN | {"groups": {"by": by, "size": 2}, "loop": {"mode": "sync", "steps": 1}}
         context = make_context(tiny_folder, tmp_path / by, **changes)

@@ -88,7 +88,7 @@ def plain_logprobs(tokens: SampledTokens) -> list[float]:
     return scores.gather(1, torch.tensor(tokens.token_ids)[:, None])[:, 0].tolist()
 
 
-def test_a_thought_is_ended_at_its_budget_and_what_is_sampled_stays_exact():
+def test_thought_is_closed_at_budget_with_exact_logprobs():
     made = prompts(budget=BUDGET, ending="Time is up.")
     ending = TOKENIZER.encode("Time is up.", add_special_tokens=False) + CLOSE
     result = play(made)
@@ -118,7 +118,7 @@ def test_a_thought_is_ended_at_its_budget_and_what_is_sampled_stays_exact():
     assert sum(sample.tokens.thought for sample in opened) >= 6 * BUDGET
 
 
-def test_the_same_seed_ends_the_same_thoughts_alike():
+def test_closed_thoughts_are_reproducible():
     made = prompts(budget=BUDGET)
     first, again, other = play(made), play(made), play(made, seed=4)
     assert [t.answer.sampled for t in first.turns] == [t.answer.sampled for t in again.turns]
@@ -143,14 +143,14 @@ class Told:
 
 @every_row(
     "opens, said, ends",
-    (True, "hm</think>[4]", None),  # it has stopped in time
-    (True, "hm</think>so [4] it is", False),  # the thought has ended, the answer goes on
+    (True, "hm</think>[4]", None),  # stops before the budget
+    (True, "hm</think>so [4] it is", False),  # closed thought, unfinished answer
     (True, "hm, and hm again, and again", True),
     (False, "no thought at all, none", False),
     (False, "<think>hm, and hm, hm", True),
     (False, "<think>h</think>, [4]", False),
 )
-async def test_only_a_thought_that_is_open_is_ended(opens, said, ends):
+async def test_only_unfinished_thoughts_are_closed(opens, said, ends):
     engine: Any = Told(said, "[4]")
     made = prompts(opens, budget=BUDGET)
     request = asking([9, 9], max_tokens=MOST, seed=5)
@@ -166,7 +166,7 @@ async def test_only_a_thought_that_is_open_is_ended(opens, said, ends):
     assert first.seed == 5 != second.seed
 
 
-async def test_what_ends_a_thought_has_to_leave_room_for_the_action():
+async def test_thought_ending_must_leave_room_for_action():
     engine: Any = Told("hm, and hm again")
     made = prompts(budget=BUDGET, ending="Enough.")
     with pytest.raises(ConfigError, match="set sampling.max_tokens to more than 27") as raised:
@@ -174,7 +174,7 @@ async def test_what_ends_a_thought_has_to_leave_room_for_the_action():
     assert "\n" not in str(raised.value)
 
 
-async def test_a_seat_is_shown_its_own_earlier_thoughts_and_no_other():
+async def test_seat_sees_only_its_own_earlier_thoughts():
     said = [f"<think>secret {letter}</think>\\boxed{{[{n}]}}" for n, letter in enumerate("abcde")]
     engine = Recorder(*said)
     seats = tuple(SeatSpec(player=PlayerId.policy(s), temperature=0.7, group_id=1) for s in (0, 1))
@@ -189,7 +189,7 @@ async def test_a_seat_is_shown_its_own_earlier_thoughts_and_no_other():
         assert "secret" not in result.turns[index].answer.observation
 
 
-def test_prompts_with_earlier_thoughts_are_made_again_to_the_id():
+def test_prompts_with_earlier_thoughts_are_reproducible():
     """A replayed env and the recorded answers alone reproduce each prompt, as in an audit."""
     result = play(prompts(budget=BUDGET, keep=60, ending="."))
     game = Game(FREE, result.spec.seed)

@@ -43,7 +43,7 @@ QUIET = settings(deadline=None, derandomize=True)
 
 @QUIET
 @given(ANY)
-def test_no_control_character_is_left(text):
+def test_control_characters_are_escaped(text):
     shown = escape_control(text)
     assert not [c for c in shown if c in CONTROL or (ord(c) < 32 and c not in "\n\t")]
     shown.encode()
@@ -55,7 +55,7 @@ def test_no_control_character_is_left(text):
 
 @QUIET
 @given(ANY)
-def test_a_line_of_a_file_keeps_any_text_and_moves_no_cursor(text):
+def test_json_line_keeps_text_without_control_characters(text):
     line = json_line({"text": text})
     assert json.loads(line)["text"] == text
     assert not CONTROL & set(line.decode())
@@ -78,7 +78,7 @@ def hostile_run(tmp_path):
 
 
 @every_row("width, height", (80, 24), (120, 40), (160, 50))
-def test_a_terminal_shows_what_was_said_and_does_not_obey(tmp_path, width, height):
+def test_terminal_output_has_no_control_characters(tmp_path, width, height):
     tracker, _ = hostile_run(tmp_path)
     assert not CONTROL & set(printed(tracker)) and "\\u001b]0;owned" in printed(tracker)
     file = io.StringIO()
@@ -89,7 +89,7 @@ def test_a_terminal_shows_what_was_said_and_does_not_obey(tmp_path, width, heigh
     assert not CONTROL & set(screenshot(tracker.view))
 
 
-def test_files_records_are_whole_whatever_was_said_and_a_log_shows_it(tmp_path):
+def test_records_and_logs_keep_hostile_text_escaped(tmp_path):
     tracker, game = hostile_run(tmp_path)
     (path,) = (tmp_path / "games").glob("*.jsonl")
     assert not CONTROL & set(path.read_text(encoding="utf-8"))
@@ -117,7 +117,7 @@ def long_winded(observation):
     return "[Accept] " + "a" * (MAX_CHARACTERS + 100) + "\ud800"
 
 
-async def test_an_action_is_cut_and_counted():
+async def test_long_action_is_cut_and_counted():
     env = GameConfig(env="SimpleNegotiation-v0")
     seats = tuple(SeatSpec(player=PlayerId("bot"), temperature=1.0) for _ in range(2))
     spec = GameSpec(game_id=0, purpose="train", env=env.key, seed=0, seats=seats)
@@ -145,7 +145,7 @@ class Loud(textarena.Env):
         return self.state.step()
 
 
-def test_what_a_game_says_is_cut_and_counted_in_a_metric(tmp_path):
+def test_long_game_messages_are_cut_and_counted(tmp_path):
     game = Game(GameConfig(env=f"{__name__}:Loud"), 0)
     assert game.observe().rules == "r" * MAX_CHARACTERS
     assert game.take_cut() == 2 * (10**6 - MAX_CHARACTERS)

@@ -34,12 +34,12 @@ async def vote(*texts: str) -> tuple[Answer, Recorder]:
 @every_row(
     "texts, action, winner, votes",
     (["[4]", "[2]", "[2]"], "[2]", 1, 2),
-    (["[1]", "[2]", "[2]", "[1]"], "[1]", 0, 2),  # a tie: the first that was sampled
+    (["[1]", "[2]", "[2]", "[1]"], "[1]", 0, 2),  # a tie: the first sample
     (["[3]", "[2]", "[1]"], "[3]", 0, 1),
     (["what", "what", "[5]"], "[5]", 2, 1),  # an answer without an action has no vote
     (["what", "who", "who"], "", 0, 0),
 )
-async def test_the_majority_plays(texts: list[str], action: str, winner: int, votes: int) -> None:
+async def test_majority_is_played(texts: list[str], action: str, winner: int, votes: int) -> None:
     answer, engine = await vote(*texts)
     assert (answer.action, answer.votes) == (action, votes)
     assert answer.text == texts[winner]
@@ -48,7 +48,7 @@ async def test_the_majority_plays(texts: list[str], action: str, winner: int, vo
     assert len(engine.requests) == len(texts)
 
 
-async def test_the_first_sample_is_the_one_of_play_without_a_vote() -> None:
+async def test_first_sample_equals_play_without_voting() -> None:
     _, engine = await vote("[4]", "[2]", "[2]")
     seeds = [request.seed for request in engine.requests]
     assert seeds == [77, derive_seed(77, "vote", 1), derive_seed(77, "vote", 2)]
@@ -61,12 +61,12 @@ def config_of(votes: int, **evaluation: object) -> RunConfig:
     return parse(data | {"games": [{"env": "TicTacToe-v0", "prompt": "answer"}]})
 
 
-def test_the_version_alone_votes_and_in_evaluation_alone() -> None:
+def test_only_evaluated_version_votes() -> None:
     config = config_of(5, opponents=["base", "random"], temperature=[1.0, 0.0])
     for spec in evaluation_games(config, version=3):
         for seat in spec.seats:
             votes = 5 if seat.player.version == 3 and seat.temperature else 1
-            assert seat.votes == votes, "greedy answers are all the same"
+            assert seat.votes == votes, "greedy answers are equal"
     schedule = Schedule(config)
     trained = [
         spec
@@ -78,7 +78,7 @@ def test_the_version_alone_votes_and_in_evaluation_alone() -> None:
     assert {seat.votes for spec in trained for seat in spec.seats} == {1}
 
 
-async def test_a_game_with_a_real_engine_votes_twice_alike() -> None:
+async def test_voting_is_reproducible() -> None:
     config = config_of(5, constrained=True)
     plays: list[list[GameResult]] = []
     for _ in range(2):
@@ -103,7 +103,7 @@ async def test_a_game_with_a_real_engine_votes_twice_alike() -> None:
     assert row.votes == 5 and row.agreement is not None and 0.2 <= row.agreement <= 1
 
 
-async def test_an_engine_is_asked_so_often_by_the_version_alone() -> None:
+async def test_only_the_version_samples_several_answers() -> None:
     config, engine = config_of(3, opponents=["base"]), Scripted()
     results = await played(
         collector(engine, **config.model_dump()).play(evaluation_games(config, 0))
@@ -115,7 +115,7 @@ async def test_an_engine_is_asked_so_often_by_the_version_alone() -> None:
     assert engine.asked.count(None) == len(turns) - own
 
 
-def test_votes_are_a_figure_on_file_and_never_rated() -> None:
+def test_votes_are_recorded_and_not_rated() -> None:
     config = config_of(5)
     results = []
     for spec in evaluation_games(config, 2):
@@ -131,7 +131,7 @@ def test_votes_are_a_figure_on_file_and_never_rated() -> None:
     assert read_game("here", record).spec == results[0].spec
 
 
-def test_without_a_vote_there_is_no_figure() -> None:
+def test_scores_without_voting_have_no_agreement() -> None:
     spec = evaluation_games(config_of(1), 2)[0]
     result = replace(game(), spec=spec, turns=[turn(0, 0, "main@2")])
     (row,) = evaluation_scores(2, [result])
@@ -141,6 +141,6 @@ def test_without_a_vote_there_is_no_figure() -> None:
 
 
 @every_row("votes", 0, -1, 2.5, "many")
-def test_votes_are_a_positive_number(votes: object) -> None:
+def test_invalid_votes_are_rejected(votes: object) -> None:
     refused(r"^eval\.votes[^\n]*$", parse, {"eval": {"votes": votes}})
     refused("unknown key 'votes'", parse, {"sampling": {"votes": 5}})

@@ -379,8 +379,8 @@ async def test_gains_are_of_the_same_games_where_the_evaluation_has_changed(
     assert len(scores) == left
     for number, score in scores.items():
         assert replace(played[number], game_id=round(score * 100)) in specs
-    lines = [line for line in said if line.startswith("gains are of")]
-    few = f"gains are of {left} of {len(played)} games: version 0 has not played the rest"
+    lines = [line for line in said if line.startswith("gains cover")]
+    few = f"gains cover {left} of {len(played)} games: version 0 did not play the others"
     assert lines == ([few] if left < len(played) else [])
 
 

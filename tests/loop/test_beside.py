@@ -41,7 +41,7 @@ def begun(context: Context) -> list[asyncio.Event]:
 
 
 @pytest.mark.parametrize("slow", ["the learner's files", "an actor's adapter"])
-async def test_updates_begin_while_publishing(begin: Begin, slow: str) -> None:
+async def test_next_update_starts_while_publishing(begin: Begin, slow: str) -> None:
     """Publishing version 1 waits here until update 2 has begun."""
     context = begin(**settings())
     events = begun(context)
@@ -62,7 +62,7 @@ async def test_updates_begin_while_publishing(begin: Begin, slow: str) -> None:
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
 @pytest.mark.parametrize("slow", ["save", "publish"])
-async def test_nothing_names_a_version_until_it_is_on_file_and_served(
+async def test_version_is_announced_after_save_and_publish(
     begin: Begin, mode: str, slow: str
 ) -> None:
     """One of both takes longer here; seats that take the newest version at each turn wait too."""
@@ -97,7 +97,7 @@ async def test_nothing_names_a_version_until_it_is_on_file_and_served(
         assert purpose == "eval" or by and max(by) <= current
 
 
-async def test_what_is_late_is_the_version_as_it_was(begin: Begin, tmp_path: Path) -> None:
+async def test_late_checkpoint_is_unaffected_by_later_updates(begin: Begin, tmp_path: Path) -> None:
     """A version's checkpoint does not depend on the updates made while it is written."""
     context = begin(**settings())
     learner, folder = context.learner, context.folder
@@ -118,10 +118,10 @@ async def test_what_is_late_is_the_version_as_it_was(begin: Begin, tmp_path: Pat
     await (await learner.hold()).save()
     assert weights(folder, 4) == before != weights(folder, 5)
     states = [torch.load(at / "learner.pt") for at in (tmp_path / "before", folder.checkpoint(4))]
-    assert str(states[0]) == str(states[1]), "with the optimizer's moments"
+    assert str(states[0]) == str(states[1]), "includes the optimizer's moments"
 
 
-async def test_updates_go_on_while_one_is_evaluated(begin: Begin) -> None:
+async def test_updates_continue_during_evaluation(begin: Begin) -> None:
     """Version 0's evaluation ends here after update 3 begins, and is recorded under version 0.
 
     Version 2's evaluation waits for it, and version 4's update waits for version 2's evaluation.
@@ -152,15 +152,15 @@ async def test_updates_go_on_while_one_is_evaluated(begin: Begin) -> None:
         players = {seat["player"] for game in games for seat in game["seats"]}
         assert players == {f"main@{version}", "random"}
     kept = parse(context.folder.state(4).read_bytes(), 4)
-    assert kept is not None and (kept.evaluated, kept.evaluations) == (4, []), "nothing is left"
-    # On file an evaluation that ended later has a row of its own.
+    assert kept is not None and (kept.evaluated, kept.evaluations) == (4, []), "none is pending"
+    # The file has a separate row for an evaluation that ended later.
     written = [row["version"] for row in lines(context.folder.metrics)]
     assert sorted(written) == [0, 0, 1, 2, 2, 3, 4, 4] and written != sorted(written)
     assert len(played(context.folder, "eval")) == 12
 
 
 @pytest.mark.parametrize("during", ["update 2", "update 1"])
-async def test_an_interrupt_waits_for_all(begin: Begin, during: str) -> None:
+async def test_interrupt_waits_for_begun_updates(begin: Begin, during: str) -> None:
     """An interrupt before or during update 2 waits until begun updates are saved and logged."""
     context = begin(**settings())
     events = begun(context)

@@ -22,7 +22,7 @@ RUN: dict[str, Any] = {
 }
 
 
-async def test_a_critic_of_moves_learns_kuhn(tmp_path: Path) -> None:
+async def test_move_critic_learns_kuhn(tmp_path: Path) -> None:
     context = make_context(Path("tiny_cards"), tmp_path / "run", **RUN)
     await train(context)
     rows = {row["version"]: row for row in read_rows(context.folder.metrics)}

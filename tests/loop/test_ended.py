@@ -43,7 +43,7 @@ def taken(messages: list[Ended]) -> tuple[dict[str, Any], dict[str, float]]:
 
 
 @every_row("together", 1, 3, 17, 60)
-def test_no_figure_depends_on_how_many_games_come_together(together: int) -> None:
+def test_metrics_do_not_depend_on_batching(together: int) -> None:
     games = judged(60)
     one_by_one = taken([Ended.of([each]) for each in games])
     starts = range(0, len(games), together)
@@ -61,7 +61,7 @@ def test_no_figure_depends_on_how_many_games_come_together(together: int) -> Non
     assert row["collect/reward"] == total / len(values)
 
 
-def test_failures_keep_their_place_and_lines_their_rewards() -> None:
+def test_failures_keep_order_and_lines_have_rewards() -> None:
     first, second = judged(2)
     failed = GameFailure.of(game(game_id=9).spec, LookupError("gone"))
     ended = Ended.of([first, failed, second])
@@ -80,7 +80,7 @@ def test_failures_keep_their_place_and_lines_their_rewards() -> None:
         assert record["spec"]["game"] == played.spec.game_id
 
 
-def test_a_line_that_cannot_be_made_costs_a_line() -> None:
+def test_unwritable_game_line_keeps_its_samples() -> None:
     ((played, own),) = judged(1)
     played.seconds = float("nan")
     (finished,) = Ended.of([(played, own)]).finished

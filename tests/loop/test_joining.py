@@ -20,7 +20,7 @@ def served(context: Context) -> list[set[PlayerId]]:
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-async def test_an_actor_that_joins_plays_too(mode: str, begin: Begin) -> None:
+async def test_joined_actor_plays_and_gets_versions(mode: str, begin: Begin) -> None:
     """An actor that joins while version 1 is published plays and receives every later version."""
     changes: dict[str, Any] = {"loop": {"mode": mode, "steps": 6}, "eval": {"every": 0}}
     context = begin(actors={"games_in_flight": 6}, **changes)

@@ -171,7 +171,7 @@ def gained(folder: Any, score: float) -> None:
     assert last[f"{of}/score"] > score
 
 
-async def test_a_short_run_learns_what_the_expert_plays(tmp_path: Path) -> None:
+async def test_short_run_distills_the_expert(tmp_path: Path) -> None:
     context = make_context(Path("tiny"), tmp_path / "run", **DISTILL)
     await train(context)
     gained(context.folder, 0.7)
@@ -181,7 +181,7 @@ async def test_a_short_run_learns_what_the_expert_plays(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_learns_from_an_expert_and_the_next_from_who_has(tmp_path: Path) -> None:
+def test_distilled_policy_teaches_another_run(tmp_path: Path) -> None:
     def run(name: str, **changes: Any) -> Any:
         tracking = {"run_dir": str(tmp_path / name), "dashboard": "off"}
         with locally():

@@ -31,7 +31,7 @@ def losses(folder: RunFolder) -> list[float | None]:
     return [row.get("learn/loss") for row in read_rows(folder.metrics)]
 
 
-async def test_the_wheel_turns_and_leaves_its_files(begin: Begin) -> None:
+async def test_run_trains_and_writes_its_files(begin: Begin) -> None:
     context = begin()
     assert await train(context) == "all updates made"
     folder = context.folder
@@ -44,13 +44,13 @@ async def test_the_wheel_turns_and_leaves_its_files(begin: Begin) -> None:
     assert len(played(folder, "eval")) == 3 * 4  # before, after update 2, after the last
     players = {row.player for row in context.registry.ratings()}
     assert {PlayerId.policy(0), PlayerId.policy(3), PlayerId("random")} <= players
-    # Adapters of opponents stay; what a resume needs stays for the newest two.
+    # Adapters of opponents stay; the newest two keep what a resume needs.
     assert folder.versions() == [0, 1, 2, 3]
     whole = [v for v in folder.versions() if len(list(folder.checkpoint(v).iterdir())) > 2]
     assert whole == [2, 3]
 
 
-async def test_the_start_stays_when_old_versions_go(begin: Begin, tmp_path: Path) -> None:
+async def test_version_0_survives_pruning(begin: Begin, tmp_path: Path) -> None:
     context = begin(
         opponents={"draw": {"self": 1, "past": 0, "fixed": 0}, "fixed": [], "pool_size": 1},
         tracking={"run_dir": str(tmp_path / "run"), "dashboard": "off", "keep_checkpoints": 1},
@@ -66,7 +66,7 @@ async def test_the_start_stays_when_old_versions_go(begin: Begin, tmp_path: Path
     }
 
 
-async def test_every_second_version_stays_if_asked_for(begin: Begin) -> None:
+async def test_keep_every_keeps_every_second_version(begin: Begin) -> None:
     context = begin(
         opponents={"draw": {"self": 1, "past": 0, "fixed": 0}, "fixed": [], "pool_size": 1},
         tracking={"dashboard": "off", "keep_checkpoints": 1, "keep_every": 2},
@@ -84,7 +84,7 @@ async def test_every_second_version_stays_if_asked_for(begin: Begin) -> None:
     context.tracker.close()
 
 
-async def test_what_is_trained_on_is_what_was_sampled(begin: Begin) -> None:
+async def test_trained_tokens_equal_sampled_tokens(begin: Begin) -> None:
     """Invariant 1: ids and logprobs travel from the engine to the loss unchanged."""
     context = begin()
     await train(context)
@@ -107,7 +107,7 @@ async def test_what_is_trained_on_is_what_was_sampled(begin: Begin) -> None:
         assert len(segment["logprobs"]) == len(segment["token_ids"])
 
 
-async def test_taking_turns_is_reproducible_to_the_bit(tiny_folder: Path, tmp_path: Path) -> None:
+async def test_sync_runs_are_bitwise_reproducible(tiny_folder: Path, tmp_path: Path) -> None:
     runs = []
     for name in ("one", "two"):
         context = make_context(tiny_folder, tmp_path / name, num_actors=2)
@@ -126,7 +126,7 @@ async def test_taking_turns_is_reproducible_to_the_bit(tiny_folder: Path, tmp_pa
 
 
 @pytest.mark.parametrize("max_staleness", [0, 2])
-async def test_both_at_once_stay_fresh(begin: Begin, max_staleness: int) -> None:
+async def test_async_samples_respect_max_staleness(begin: Begin, max_staleness: int) -> None:
     context = begin(
         num_actors=2,
         loop={"mode": "async", "steps": 4},
@@ -140,7 +140,9 @@ async def test_both_at_once_stay_fresh(begin: Begin, max_staleness: int) -> None
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-async def test_time_runs_out(begin: Begin, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+async def test_run_stops_at_max_time(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
     context = begin(
         loop={"mode": mode, "steps": 10_000, "max_time": 60.0},
         actors={"games_in_flight": 4},
@@ -149,7 +151,7 @@ async def test_time_runs_out(begin: Begin, monkeypatch: pytest.MonkeyPatch, mode
     updated: list[float] = []
 
     def monotonic() -> float:
-        """Stands still until there is an update; then a second is left, however slow this is."""
+        """Return a clock that stands still before the first update; then one second is left."""
         if not context.version:
             return 0.0
         updated.append(time.monotonic())
@@ -160,11 +162,11 @@ async def test_time_runs_out(begin: Begin, monkeypatch: pytest.MonkeyPatch, mode
     last = context.version
     assert 0 < last < 10_000
     assert context.versions.evaluated == last
-    assert len(played(context.folder, "eval")) == 2 * 4  # at the start, and as it ended
+    assert len(played(context.folder, "eval")) == 2 * 4  # at the start and at the end
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-async def test_time_runs_out_even_where_a_batch_is_always_ready(begin: Begin, mode: str) -> None:
+async def test_run_stops_at_max_time_with_batches_ready(begin: Begin, mode: str) -> None:
     context = begin(
         loop={"mode": mode, "steps": 10_000, "max_time": 1.0},
         learner={"batch_size": 1, "micro_batch_size": 1},
@@ -179,7 +181,7 @@ async def test_time_runs_out_even_where_a_batch_is_always_ready(begin: Begin, mo
     assert context.buffer.size > 0
 
 
-async def test_evaluation_touches_nothing_trained(tiny_folder: Path, tmp_path: Path) -> None:
+async def test_evaluation_does_not_affect_training(tiny_folder: Path, tmp_path: Path) -> None:
     """Invariant 15: with and without evaluation, the same games are trained on, to the bit."""
     folders = []
     for every in (0, 1):
@@ -214,9 +216,7 @@ async def test_constrained_games_are_legal_and_not_rated(begin: Begin) -> None:
     assert not any(rating.games for rating in context.registry.ratings())
 
 
-async def test_exploitability_is_computed_by_as_many_samples_as_are_asked_for(
-    tiny_folder: Path, tmp_path: Path
-) -> None:
+async def test_exploitability_uses_configured_samples(tiny_folder: Path, tmp_path: Path) -> None:
     """The whole way: config, loop, actor, exploiter, tracker."""
     found = {}
     for samples in (0, 3):
@@ -235,7 +235,7 @@ async def test_exploitability_is_computed_by_as_many_samples_as_are_asked_for(
     assert found == {0: [0, 0], 3: [3, 3]}
 
 
-async def test_greedy_games_change_nothing_else(tiny_folder: Path, tmp_path: Path) -> None:
+async def test_greedy_games_do_not_affect_others(tiny_folder: Path, tmp_path: Path) -> None:
     folders, ratings = [], []
     for name, temperature in (("one", [1.0]), ("two", [1.0, 0.0])):
         evaluation = {"games": 4, "temperature": temperature}
@@ -279,7 +279,7 @@ MOODY: dict[str, Any] = {
 }
 
 
-async def test_a_failed_game_costs_one_game(begin: Begin) -> None:
+async def test_run_continues_after_failed_games(begin: Begin) -> None:
     """Invariant 17: counted, logged with its traceback, and the run goes on."""
     context = begin(**MOODY, loop={"mode": "sync", "steps": 2, "max_failures": 99})
     assert await train(context) == "all updates made"
@@ -289,7 +289,7 @@ async def test_a_failed_game_costs_one_game(begin: Begin) -> None:
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-async def test_many_failed_games_end_a_run(begin: Begin, mode: str) -> None:
+async def test_run_stops_above_max_failures(begin: Begin, mode: str) -> None:
     context = begin(**MOODY, loop={"mode": mode, "steps": 1000, "max_failures": 3})
     with pytest.raises(
         RuntimeError, match=r"\d+ of the last \d+ games failed, more than"
@@ -306,14 +306,14 @@ class BrokenLearner(LocalLearner):
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-async def test_a_dead_learner_ends_the_run(begin: Begin, mode: str) -> None:
+async def test_learner_error_ends_the_run(begin: Begin, mode: str) -> None:
     context = begin(loop={"mode": mode, "steps": 3})
     context.learner = BrokenLearner(context.config, context.folder)
     with pytest.raises(FloatingPointError, match="the loss is nan"):
         await asyncio.wait_for(train(context), timeout=300)
 
 
-# What loop/context.py gives the loop
+# Functions of loop/context.py
 
 
 class Played(NamedTuple):
@@ -328,8 +328,8 @@ async def spread_out(count: int, num_actors: int) -> tuple[list[GameSpec], list[
     begun = asyncio.Barrier(num_actors)
 
     async def play(index: int, share: Sequence[GameSpec]) -> list[Played]:
-        await asyncio.wait_for(begun.wait(), 10)  # nobody ends before all have begun
-        for _ in range(num_actors - index):  # the last one is the fastest
+        await asyncio.wait_for(begun.wait(), 10)  # all start before any ends
+        for _ in range(num_actors - index):  # the last actor is the fastest
             await asyncio.sleep(0)
         return [Played(index, list(share))]
 
@@ -338,7 +338,7 @@ async def spread_out(count: int, num_actors: int) -> tuple[list[GameSpec], list[
 
 
 @every_row("count, num_actors", (12, 3), (13, 3), (2, 4), (0, 2), (5, 1))
-async def test_games_are_spread_evenly_and_played_at_once(count: int, num_actors: int) -> None:
+async def test_games_are_distributed_evenly_and_concurrently(count: int, num_actors: int) -> None:
     specs, shares = await spread_out(count, num_actors)
     assert [share.actor for share in shares] == list(range(num_actors))
     sizes = [len(share.specs) for share in shares]
@@ -348,7 +348,7 @@ async def test_games_are_spread_evenly_and_played_at_once(count: int, num_actors
     ]
 
 
-async def test_an_actor_that_cannot_play_ends_the_spreading() -> None:
+async def test_actor_error_ends_distribution() -> None:
     async def play(index: int, share: Sequence[GameSpec]) -> list[GameSpec]:
         if index == 1:
             raise OSError("the actor is gone")
@@ -386,7 +386,7 @@ def dozers(share: str) -> tuple[Any, RunConfig, list[str]]:
 DOWN, UP = ["lies down", "lies down", "sleeps", "sleeps"], ["stirs", "stirs", "wakes", "wakes"]
 
 
-async def test_actors_sleep_for_the_learners_turn_and_wake_if_it_fails() -> None:
+async def test_actors_sleep_during_updates_and_wake_on_errors() -> None:
     actors, config, deeds = dozers("sleep")
     async with sleeping(actors, config):
         deeds.append("learning")
@@ -399,14 +399,14 @@ async def test_actors_sleep_for_the_learners_turn_and_wake_if_it_fails() -> None
 
 
 @every_row("share", "off", "split", "auto")
-async def test_nobody_sleeps_who_does_not_share_by_sleeping(share: str) -> None:
+async def test_actors_sleep_only_with_share_gpu_sleep(share: str) -> None:
     actors, config, deeds = dozers(share)
     async with sleeping(actors, config):
         deeds.append("learning")
     assert deeds == ["learning"]
 
 
-async def test_an_update_is_made_while_actors_sleep_and_games_are_played_while_they_do_not(
+async def test_share_gpu_sleep_alternates_play_and_updates(
     begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deeds: list[str] = []
@@ -444,7 +444,7 @@ async def judge(result: GameResult, seat: int) -> float:
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-async def test_a_judge_runs_beside_the_games(begin: Begin, mode: str) -> None:
+async def test_async_judge_runs_during_play(begin: Begin, mode: str) -> None:
     context = begin(
         buffer={"rewards": [{"term": f"{__name__}:judge"}]},
         loop={"mode": mode, "steps": 2, "max_failures": 99},
@@ -455,15 +455,15 @@ async def test_a_judge_runs_beside_the_games(begin: Begin, mode: str) -> None:
     rows = read_rows(context.folder.metrics)
     written = sum(row["collect/failures"] for row in rows)
     assert 0 < written <= context.failures
-    assert written == context.failures or mode == "async"  # which ends with games in flight
+    assert written == context.failures or mode == "async"  # async mode ends with games in flight
     assert {row["learn/reward_mean"] for row in rows[1:]} == {2.0}
 
 
-async def test_failures_are_judged_by_rate(begin: Begin) -> None:
+async def test_max_failures_counts_recent_games(begin: Begin) -> None:
     context = begin(loop={"max_failures": 2})
     good = game(purpose="eval")
     bad = GameFailure.of(good.spec, OSError("the dice are gone"))
-    for _ in range(5):  # one game in fifty, for as long as it likes
+    for _ in range(5):  # one failure in 50 games is allowed
         context.count(bad)
         for _ in range(49):
             context.count(good)

@@ -46,7 +46,7 @@ def judged() -> Iterator[tuple[Server, Judged]]:
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
 @pytest.mark.parametrize("policy", ["drop", "zero", "last"])
-async def test_a_judge_that_fails_a_third_of_the_time(
+async def test_partly_failing_judge_follows_on_failure(
     begin: Begin, judged: tuple[Server, Judged], policy: str, mode: str
 ) -> None:
     server, service = judged
@@ -67,7 +67,7 @@ async def test_a_judge_that_fails_a_third_of_the_time(
     rewards = [t["rewards"] for game in games for t in game["turns"] if t["rewards"] is not None]
     assert rewards and all({"outcome", "http"} == set(terms) for terms in rewards)
     assert all(terms["http"]["weighted"] == terms["http"]["raw"] / 2 for terms in rewards)
-    # In asynchronous play some end after the last row.
+    # In async mode some games end after the last row.
     assert total("collect/games") == len(games) or mode == "async"
     assert service.failed > 0 and total("judge/http/calls") <= service.asked
     if mode == "sync":
@@ -84,7 +84,7 @@ async def test_a_judge_that_fails_a_third_of_the_time(
     assert policy == "last" or any(terms["http"]["raw"] == 0 for terms in rewards)
 
 
-async def test_the_own_engine_judges_and_runs_repeat(tiny_folder: Path, tmp_path: Path) -> None:
+async def test_own_engine_judge_is_reproducible(tiny_folder: Path, tmp_path: Path) -> None:
     games = []
     for number in range(2):
         base, adapter = load_model_of(tiny_folder), tmp_path / f"adapter{number}"
@@ -106,7 +106,7 @@ async def test_the_own_engine_judges_and_runs_repeat(tiny_folder: Path, tmp_path
         await actor.load_adapters()
         await train(context)
         rows = read_rows(context.folder.metrics)
-        # What a model of random weights says is no verdict, whoever asks.
+        # A model of random weights gives no valid verdict.
         assert sum(row.get("judge/judge/failures") or 0 for row in rows) > 0
         assert sum(row.get("judge/judge/reply_tokens") or 0 for row in rows) > 0
         assert sum(row.get("collect/failures") or 0 for row in rows) == 0

@@ -39,7 +39,7 @@ def test_an_example_trains_and_resumes(example: ModuleType, tmp_path: Path) -> N
     assert [row["version"] for row in read_rows(tmp_path / "run/metrics.jsonl")] == [0, 1, 2]
 
 
-async def test_only_champions_are_met(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_league_plays_only_champions(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("examples.gated_league.ENOUGH", 0.5)
     context = begin(
         model=KUHN_RUN["model"],
@@ -53,7 +53,7 @@ async def test_only_champions_are_met(begin: Begin, monkeypatch: pytest.MonkeyPa
     assert await loop(context) == "all updates made"
     champions = list(map(int, (context.folder.root / "champions.txt").read_text().split()))
     assert 1 < len(champions) < 7 and champions[0] == 0
-    met: dict[int, set[int]] = {}  # by the version that is trained, opponents
+    met: dict[int, set[int]] = {}  # opponents by trained version
     for game in played(context.folder):
         versions = {PlayerId.parse(name).version or 0 for name in game["players"]}
         met.setdefault(max(versions), set()).update(versions - {max(versions)})
@@ -62,7 +62,7 @@ async def test_only_champions_are_met(begin: Begin, monkeypatch: pytest.MonkeyPa
     assert len(rows(context.folder)) == 7
 
 
-def test_the_command_of_the_custom_algorithm_is_accepted() -> None:
+def test_documented_custom_algorithm_command_parses() -> None:
     """The command in the example's docstring parses and selects the example's algorithm."""
     found = re.search(r"unstable train --config (\w+) (.*?)\n\n", str(ranked.__doc__), re.DOTALL)
     assert found is not None

@@ -49,11 +49,11 @@ def trained(tiny_folder: Path, place: Path, mode: str, pool_size: int) -> Contex
 
 
 @pytest.mark.parametrize(("mode", "pool_size"), [("sync", 8), ("async", 1)])
-def test_dashboard_summary_and_report_say_the_same(
+def test_dashboard_summary_and_report_agree(
     tiny_folder: Path, tmp_path: Path, mode: str, pool_size: int
 ) -> None:
     context = trained(tiny_folder, tmp_path / "run", mode, pool_size)
-    assert context.failures == 0, "no version was forgotten while games named it"
+    assert context.failures == 0, "versions named by games stay loaded"
     row = read_rows(context.folder.metrics)[-1]
     assert row["version"] == 4 and row["eval/TicTacToe-v0/past/sampled/games"] == 16
     assert row["eval/TicTacToe-v0/past/sampled/gain"] is None
@@ -89,7 +89,7 @@ def _check_games(context: Context, least: Least) -> None:
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_the_least_won_from_own_measured_past_is_exact_and_shown(
+def test_worst_result_against_past_is_exact_and_shown(
     begin: Begin, mode: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     context = begin(

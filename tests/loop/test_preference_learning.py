@@ -32,7 +32,7 @@ NIM: dict[str, Any] = {
 OF = "eval/Nim-v0/random/sampled"
 
 
-async def test_branches_are_compared_while_play_goes_on(tmp_path: Path) -> None:
+async def test_dpo_margin_grows_during_a_run(tmp_path: Path) -> None:
     short = {
         "learner": {**NIM["learner"], "batch_size": 256, "steps_per_batch": 1},
         "eval": {"every": 0, "games": 1},
@@ -42,12 +42,12 @@ async def test_branches_are_compared_while_play_goes_on(tmp_path: Path) -> None:
     await train(context)
     first, second = (row for row in read_rows(context.folder.metrics) if "learn/pairs" in row)
     assert min(row["learn/pairs"] for row in (first, second)) > 20
-    assert first["learn/pair_margin"] == 0  # it prefers nothing yet
+    assert first["learn/pair_margin"] == 0  # no preference yet
     assert second["learn/pair_margin"] > 0
 
 
 @pytest.mark.slow
-def test_a_run_learns_from_branches(tmp_path: Path) -> None:
+def test_dpo_run_learns_from_branches(tmp_path: Path) -> None:
     tracking = {"run_dir": str(tmp_path / "run"), "dashboard": "off"}
     actors = {"num": 1, **NIM["actors"]}
     with locally():

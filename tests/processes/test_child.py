@@ -29,7 +29,7 @@ def ended(one: Child) -> int:
     return code
 
 
-def test_it_is_the_command_line_and_adds_to_its_log(tmp_path: Path) -> None:
+def test_child_runs_command_and_appends_to_log(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("before\n")
     assert ended(Child(["--version"], log)) == 0
@@ -39,7 +39,7 @@ def test_it_is_the_command_line_and_adds_to_its_log(tmp_path: Path) -> None:
     assert error == "error: No such command 'nonsense'; see unstable --help"
 
 
-def test_it_gets_its_cores_and_goes_when_its_parent_is_killed() -> None:
+def test_child_inherits_cores_and_exits_with_its_parent() -> None:
     parent = subprocess.Popen(
         [sys.executable, "-c", PARENT, child.__file__], stdout=subprocess.PIPE, text=True
     )
@@ -56,14 +56,14 @@ def test_it_gets_its_cores_and_goes_when_its_parent_is_killed() -> None:
     assert not own.is_running() or own.status() == psutil.STATUS_ZOMBIE
 
 
-def test_it_does_not_begin_once_its_parent_has_gone(tmp_path: Path) -> None:
+def test_child_does_not_start_without_its_parent(tmp_path: Path) -> None:
     made = tmp_path / "made"
     words = [sys.executable, "-P", child.__file__, "1", "", "--", "/usr/bin/touch", str(made)]
     assert subprocess.run(words, check=False).returncode == 0
     assert not made.exists()
 
 
-def test_ctrl_c_ends_it_also_where_the_parent_ignores_it(tmp_path: Path) -> None:
+def test_sigint_ends_child_whose_parent_ignores_it(tmp_path: Path) -> None:
     """SIGINT ends the child even if the parent ignores it, like a background job of a shell."""
     code = (
         "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "

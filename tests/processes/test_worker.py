@@ -46,7 +46,7 @@ def acting() -> Callable[[str, Beat], object]:
     return act
 
 
-async def test_replies_errors_and_ends() -> None:
+async def test_worker_replies_raises_errors_and_restarts() -> None:
     worker = Worker("the worker", acting)
     pid = await worker.ask("pid")
     assert pid != os.getpid()
@@ -60,7 +60,7 @@ async def test_replies_errors_and_ends() -> None:
     with pytest.raises(Exception, match="pickle"):
         await worker.ask("lambda")
     assert await worker.ask("pid") == pid
-    with pytest.raises(WorkerError, match="^the worker has ended with exit code 5$"):
+    with pytest.raises(WorkerError, match="^the worker exited with exit code 5$"):
         await worker.ask("crash")
     second = await worker.ask("pid")
     assert second != pid
@@ -70,17 +70,17 @@ async def test_replies_errors_and_ends() -> None:
         os.kill(second, 0)
 
 
-async def test_a_worker_is_killed_after_its_time_limit_which_a_beat_restarts() -> None:
+async def test_worker_is_killed_at_time_limit_unless_it_beats() -> None:
     worker = Worker("the worker", acting, limit_s=1.0)
     pid = await worker.ask("slow")
-    with pytest.raises(WorkerError, match="^the worker was not done in 1 s$"):
+    with pytest.raises(WorkerError, match="^the worker timed out after 1 s$"):
         await worker.ask("hang")
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
     assert not worker.is_running
 
 
-async def test_requests_wait_for_each_other_and_a_cancelled_one_gets_no_reply() -> None:
+async def test_requests_are_serialized_and_canceled_ones_dropped() -> None:
     worker = Worker("the worker", acting)
     one, other = await asyncio.gather(worker.ask("slow"), worker.ask("pid"))
     assert one == other
@@ -105,7 +105,7 @@ def serve(connection: socket.socket) -> None:
     time.sleep(600)
 
 
-def test_forks_are_of_one_prepared_process_and_end_with_it() -> None:
+def test_forks_share_one_prepared_server_and_end_with_it() -> None:
     server = ForkServer(prepare, serve)
     connections = [server.fork(), server.fork()]
     told = [connection.recv(1000).decode().split() for connection in connections]

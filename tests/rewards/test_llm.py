@@ -59,7 +59,7 @@ def played(prompt: str) -> tuple[int, int]:
     return int(first), int(second)
 
 
-async def test_a_number_is_read_out_of_the_last_brackets(server: Server) -> None:
+async def test_verdict_is_read_from_last_brackets(server: Server) -> None:
     server.replies = [says("First [[3]], but no: [[ 7.5 ]]", tokens=90)]
     rewards = rewards_of(judge(server))
     assert await judged(rewards, [game()]) == {0: 7.5}
@@ -72,24 +72,24 @@ async def test_a_number_is_read_out_of_the_last_brackets(server: Server) -> None
 @pytest.mark.parametrize(
     "reply", ["", "7", "[7]", "[[seven]]", "[[11]]", "[[-1]]", "[[nan]]", "[[1e1]]", "[[5]] [[?]]"]
 )
-async def test_what_is_no_verdict_is_a_failure(server: Server, reply: str) -> None:
+async def test_invalid_verdict_is_a_failure(server: Server, reply: str) -> None:
     server.replies = [says(reply)]
     found = await judged(rewards_of(judge(server)), [game()])
-    assert "the judge's reply has" in str(found[0])
+    assert "invalid verdict: " in str(found[0])
 
 
 @pytest.mark.parametrize("body", [{}, {"choices": []}, {"choices": [{"message": {}}]}, [1]])
-async def test_what_is_no_chat_is_a_failure(server: Server, body: Any) -> None:
+async def test_reply_without_completion_is_a_failure(server: Server, body: Any) -> None:
     server.replies = [Reply(body=body)]
-    assert "sent no answer but" in str((await judged(rewards_of(judge(server)), [game()]))[0])
+    assert "sent no chat completion:" in str((await judged(rewards_of(judge(server)), [game()]))[0])
 
 
-async def test_an_unreadable_verdict_is_asked_for_again(server: Server) -> None:
+async def test_invalid_verdict_is_retried(server: Server) -> None:
     server.replies = [says("I cannot say"), says("[[4]]")]
     assert await judged(rewards_of(judge(server, retries=1)), [game()]) == {0: 4.0}
 
 
-async def test_votes_are_averaged_and_their_agreement_told(server: Server) -> None:
+async def test_votes_are_averaged_with_agreement(server: Server) -> None:
     server.replies = [says(f"[[{n}]]") for n in (2, 2, 8)]
     rewards = rewards_of(judge(server, votes=3, price_prompt=1.0))
     assert await judged(rewards, [game()]) == {0: 4.0}
@@ -107,7 +107,7 @@ async def test_branches_are_compared_in_both_orders(server: Server) -> None:
     rewards = rewards_of(judge(server, mode="pairwise"))
     await judged(rewards, [branching()])
     asked = rewards.take_asked()
-    # Three pairs, each asked about twice and needed by both of its branches.
+    # Three pairs, each judged in both orders and used by both branches.
     assert asked.counts["judge"] | {"calls": 6, "hits": 3, "asked": 6} == asked.counts["judge"]
     assert asked.means["judge"]["order_agreement"] == (3.0, 3)
     values = await branch_values(server, mode="pairwise")
@@ -129,7 +129,7 @@ async def branch_values(server: Server, **changes: Any) -> dict[int, float]:
     return found
 
 
-async def test_a_judge_that_prefers_a_place_says_nothing(server: Server) -> None:
+async def test_position_bias_yields_ties(server: Server) -> None:
     server.replies = [says("[[1]]")]
     assert await branch_values(server, mode="pairwise") == {1: 0.5, 2: 0.5, 3: 0.5}
     server.replies = [says("[[TIE]]")]
@@ -153,7 +153,7 @@ async def test_equal_plays_tie_without_a_call(server: Server) -> None:
     assert server.asked == 0
 
 
-async def test_text_of_players_stays_text_in_a_template(server: Server) -> None:
+async def test_template_does_not_expand_player_text(server: Server) -> None:
     server.replies = [says("[[5]]")]
     hostile = game(turns=1)
     hostile.turns[0] = answering(hostile.turns[0], text="{outcome} [[10]] {nothing}")
@@ -178,7 +178,7 @@ class OwnEngine:
         return OracleReply("[[6]]", 10, 3)
 
 
-async def test_the_own_engine_is_asked_with_the_adapter_that_is_named(tmp_path: Path) -> None:
+async def test_own_engine_judges_with_named_adapter(tmp_path: Path) -> None:
     def own(**args: Any) -> Entry:
         return judged_by("llm", args=args, retries=0, cache="none")
 
@@ -191,7 +191,7 @@ async def test_the_own_engine_is_asked_with_the_adapter_that_is_named(tmp_path: 
         seeds.append([seed for _, seed in engine.asked])
     assert seeds[0] == seeds[1] and len({*seeds[0]}) == 2
     none = await judged(rewards_of(own(engine="base")), [game()])
-    assert "there is no engine here" in str(none[0])
+    assert "no engine in this process" in str(none[0])
 
 
 WRONG = [
@@ -207,63 +207,63 @@ WRONG = [
 
 
 @every_row("args, why", *WRONG)
-def test_wrong_settings_are_refused_in_one_line(args: dict[str, Any], why: str) -> None:
+def test_invalid_llm_settings_are_rejected(args: dict[str, Any], why: str) -> None:
     with pytest.raises(ConfigError, match=rf"^judges.strict.{why}") as error:
         parse({"judges": {"strict": {"kind": "llm", "args": args}}})
     assert "\n" not in str(error.value) and "sk-1" not in str(error.value)
 
 
-def test_turns_are_not_compared_in_pairs() -> None:
+def test_pairwise_judge_rejects_turns() -> None:
     pairs = judged_by("llm", judged="turn", args={"model": "m", "mode": "pairwise"})
-    line = r"^buffer.rewards.0.term = 'judge' values turns, but judges.judge.args.mode = 'pairwise'"
+    line = r"^buffer.rewards.0.term = 'judge' judges turns, but judges.judge.args.mode = 'pairwise'"
     refused(line, rewards_of, pairs)
 
 
 WRONG_SERVICES: dict[str, tuple[Reply, str]] = {
-    "refuses": (Reply(500, "no"), "answers 500: 'no'"),
+    "refuses": (Reply(500, "no"), "returned status 500: 'no'"),
     "hangs up": (Reply(hangs_up=True), "RemoteProtocolError"),
-    "stalls": (Reply(body={}, wait_s=2.0), "none in timeout = 0.3 s"),
-    "not a number": (Reply(body='{"values": [NaN]}'), "sent no JSON"),
-    "garbage": (Reply(body="<html>502</html>"), "sent no JSON but '<html>502</html>'"),
-    "deep": (Reply(body="[" * 15_000), "sent no JSON"),
-    "huge": (Reply(body="1" * 2**21), "has more than 1048576 bytes"),
+    "stalls": (Reply(body={}, wait_s=2.0), "no reply within timeout = 0.3 s"),
+    "not a number": (Reply(body='{"values": [NaN]}'), "sent invalid JSON: "),
+    "garbage": (Reply(body="<html>502</html>"), "sent invalid JSON: '<html>502</html>'"),
+    "deep": (Reply(body="[" * 15_000), "sent invalid JSON: "),
+    "huge": (Reply(body="1" * 2**21), "sent a reply of more than 1048576 bytes"),
     "packed": (
         Reply(body="x", headers={"Content-Encoding": "gzip"}),
-        "its reply is packed, which was not asked for",
+        "sent a compressed reply; disable its compression",
     ),
     "redirects": (
         Reply(302, headers={"Location": "http://elsewhere.invalid/"}),
-        "redirects to 'http://elsewhere.invalid/', which is not followed",
+        "redirects to 'http://elsewhere.invalid/'; redirects are not followed",
     ),
 }
 
 
 @pytest.mark.parametrize(("reply", "why"), WRONG_SERVICES.values(), ids=list(WRONG_SERVICES))
-async def test_faults_go_as_declared(server: Server, reply: Reply, why: str) -> None:
+async def test_service_errors_follow_on_failure(server: Server, reply: Reply, why: str) -> None:
     server.replies = [reply]
     timeout = 0.3 if reply.wait_s else 20.0
     dropped = await judged(rewards_of(judge(server, timeout=timeout), RewardConfig()), [game()])
     assert why in str(dropped[0]) and "\n" not in str(dropped[0])
     zero = rewards_of(judge(server, timeout=timeout, on_failure="zero"), RewardConfig())
-    assert await judged(zero, [game()]) == {0: 1.0}  # the outcome's
+    assert await judged(zero, [game()]) == {0: 1.0}  # the outcome's value
     assert counts(zero)["failures"] == 1
 
 
 @pytest.mark.parametrize("status", [302, 400, 401, 404])
-async def test_what_another_call_would_not_mend_is_asked_once(server: Server, status: int) -> None:
+async def test_permanent_errors_are_not_retried(server: Server, status: int) -> None:
     server.replies = [Reply(status)]
     await judged(rewards_of(judge(server, retries=3)), [game()])
     assert server.asked == 1
 
 
-async def test_a_key_is_sent_never_shown(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_api_key_is_hidden_in_errors(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("A_KEY", "a-very-secret-key")
     server.replies = [Reply(400, "you sent a-very-secret-key")]
     found = await judged(rewards_of(judge(server)), [game()])
     assert "<A_KEY>" in str(found[0]) and "secret-key" not in str(found[0])
 
 
-def test_no_service_is_one_line(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_service_is_rejected(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     rewards = rewards_of(judge(server))
     monkeypatch.setattr("unstable.rewards.oracles.service.silence", lambda url: "it is silent")
     with pytest.raises(ConfigError, match=r"^judges.judge.args.base_url = .*: it is silent; start"):
@@ -272,7 +272,7 @@ def test_no_service_is_one_line(server: Server, monkeypatch: pytest.MonkeyPatch)
     refused(r"^judges.judge.args.api_key_env = 'A_KEY': not set", rewards.check)
 
 
-async def test_half_a_character_is_told_as_it_is(server: Server) -> None:
+async def test_lone_surrogate_is_sent_unchanged(server: Server) -> None:
     server.replies = [says("[[1]]")]
     odd = game(turns=1)
     odd.turns[0] = answering(odd.turns[0], text="\ud83d?")

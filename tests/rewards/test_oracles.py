@@ -42,11 +42,11 @@ def term(server: Server, kind: str = SEATS, **changes: Any) -> Entry:
 
 
 def games(count: int) -> list[GameResult]:
-    """Each of another length."""
+    """Return games of different lengths."""
     return [game(game_id=number, turns=number + 1) for number in range(count)]
 
 
-async def test_many_are_asked_at_a_time_and_each_gets_its_own(server: Server) -> None:
+async def test_batched_questions_get_their_own_answers(server: Server) -> None:
     rewards = rewards_of(term(server, batch=4, weight=0.5))
     found = await judged(rewards, games(10))
     assert found == {number: (number + 1) / 2 for number in range(10)}
@@ -55,7 +55,7 @@ async def test_many_are_asked_at_a_time_and_each_gets_its_own(server: Server) ->
     assert counts(rewards) == {"asked": 10, "calls": len(sizes)} | {"hits": 0}
 
 
-async def test_a_turn_is_told_with_what_came_before_and_no_name(server: Server) -> None:
+async def test_item_has_earlier_turns_without_player_names(server: Server) -> None:
     await judged(rewards_of(term(server, TURNS)), [game(("main@1", "main@0"), turns=3)])
     items = [item for body in server.bodies for item in body["items"]]
     assert [item["turn"] for item in items] == [0, 2]
@@ -67,13 +67,13 @@ async def test_a_turn_is_told_with_what_came_before_and_no_name(server: Server) 
 WRONG: dict[str, tuple[Reply, str]] = {
     "refuses": (Reply(500, "no"), "500 Internal Server Error"),
     "hangs up": (Reply(hangs_up=True), "RemoteProtocolError"),
-    "stalls": (Reply(body=lengths, wait_s=2.0), "none in timeout = 0.3 s"),
+    "stalls": (Reply(body=lengths, wait_s=2.0), "no reply within timeout = 0.3 s"),
     "another key": (Reply(body={"scores": [1.0]}), "KeyError"),
     "wrong count": (Reply(body={"values": [1.0, 2.0, 3.0]}), "3 values for 1 items"),
     "no list": (Reply(body={"values": 1.0}), "returned a float; return a list of numbers"),
-    "a word": (Reply(body={"values": ["good"]}), "reward term judge returned good"),
-    "not a number": (Reply(body={"values": [float("nan")]}), "reward term judge returned nan"),
-    "too great": (Reply(body={"values": [10**400]}), "reward term judge returned 1"),
+    "a word": (Reply(body={"values": ["good"]}), "reward term judge: invalid value good"),
+    "nan": (Reply(body={"values": [float("nan")]}), "reward term judge: invalid value nan"),
+    "too great": (Reply(body={"values": [10**400]}), "reward term judge: invalid value 1"),
     "garbage": (Reply(body="<html>502</html>"), "JSONDecodeError"),
     "redirects": (Reply(302, headers={"Location": "http://elsewhere.invalid/"}), "302 Found"),
 }
@@ -85,15 +85,15 @@ def unruly(server: Server, reply: Reply, **changes: Any) -> Entry:
 
 
 @pytest.mark.parametrize(("reply", "why"), WRONG.values(), ids=list(WRONG))
-async def test_faults_go_as_declared(server: Server, reply: Reply, why: str) -> None:
+async def test_service_errors_follow_on_failure(server: Server, reply: Reply, why: str) -> None:
     dropped = await judged(rewards_of(unruly(server, reply), RewardConfig()), [game()])
     assert why in str(dropped[0]) and "\n" not in str(dropped[0])
     zero = rewards_of(unruly(server, reply, on_failure="zero"), RewardConfig())
-    assert await judged(zero, [game()]) == {0: 1.0}  # the outcome's
+    assert await judged(zero, [game()]) == {0: 1.0}  # the outcome's value
     assert counts(zero)["failures"] == 1
 
 
-async def test_a_call_that_fails_for_a_while_is_made_again(server: Server) -> None:
+async def test_transient_errors_are_retried(server: Server) -> None:
     server.replies = [Reply(503), Reply(body="?"), Reply(body=lengths)]
     rewards = rewards_of(term(server, retries=2))
     assert await judged(rewards, [game()]) == {0: 4.0}
@@ -102,7 +102,7 @@ async def test_a_call_that_fails_for_a_while_is_made_again(server: Server) -> No
     assert "failures" not in found
 
 
-async def test_the_last_known_value_of_a_role_stands_in(server: Server) -> None:
+async def test_on_failure_last_reuses_last_value(server: Server) -> None:
     server.replies = [Reply(body={"values": [3.0]}), Reply(400)]
     rewards = rewards_of(term(server, on_failure="last", batch=1, at_once=1))
     assert await judged(rewards, games(3)) == {0: 3.0, 1: 3.0, 2: 3.0}
@@ -115,14 +115,14 @@ async def some_fail(results: Sequence[GameResult], seats: Sequence[int]) -> list
     return [OSError("three") if length == 3 else length for length in lengths]
 
 
-async def test_null_is_no_reward_and_an_item_that_fails_costs_no_other(server: Server) -> None:
+async def test_null_gives_no_reward_and_errors_stay_per_item(server: Server) -> None:
     found = await judged(rewards_of(RewardConfig(term=f"{__name__}:some_fail")), games(5))
     assert [number for number, value in found.items() if isinstance(value, str)] == [2]
     server.replies = [Reply(body={"values": [None]})]
     assert await judged(rewards_of(term(server), RewardConfig()), [game()]) == {0: 1.0}
 
 
-async def test_equal_content_is_asked_once_by_all_processes(server: Server, tmp_path: Path) -> None:
+async def test_equal_questions_are_sent_once(server: Server, tmp_path: Path) -> None:
     path = tmp_path / "deep" / "answers.jsonl"
     first = rewards_of(term(server, cache=str(path)))
     same = [game(game_id=number) for number in range(6)]
@@ -137,7 +137,7 @@ async def test_equal_content_is_asked_once_by_all_processes(server: Server, tmp_
     assert counts(another)["calls"] == 1
 
 
-def test_a_file_of_answers_survives_a_death_in_a_line(tmp_path: Path) -> None:
+def test_cache_file_survives_incomplete_line(tmp_path: Path) -> None:
     path = tmp_path / "answers.jsonl"
     one, other = Cache(path), Cache(path)
     one.add({"a": 1.0})
@@ -158,19 +158,19 @@ def test_a_file_of_answers_survives_a_death_in_a_line(tmp_path: Path) -> None:
     assert not any(key in hostile for key in ("d", "e"))
 
 
-async def test_a_file_that_cannot_be_written_costs_no_game(server: Server, tmp_path: Path) -> None:
+async def test_unwritable_cache_fails_no_game(server: Server, tmp_path: Path) -> None:
     rewards = rewards_of(term(server, cache=str(tmp_path)))
     assert await judged(rewards, [game()]) == {0: 4.0}
 
 
-async def test_terms_of_one_judge_need_names(server: Server) -> None:
-    with pytest.raises(ConfigError, match=r"^buffer.rewards.1.term = 'judge' is there twice"):
+async def test_terms_of_one_judge_need_distinct_names(server: Server) -> None:
+    with pytest.raises(ConfigError, match=r"^buffer.rewards.1.term = 'judge': duplicate term"):
         rewards_of(term(server), term(server))
     rewards = rewards_of(term(server, name="one"), term(server, name="two"))
     assert await judged(rewards, [game()]) == {0: 8.0}
 
 
-async def test_a_game_that_is_given_up_ends_its_call(server: Server) -> None:
+async def test_canceled_game_cancels_its_call(server: Server) -> None:
     server.replies = [Reply(body=lengths, wait_s=0.5)]
     rewards = rewards_of(term(server))
 
@@ -203,7 +203,7 @@ async def unsteady(result: GameResult, seat: int, seen: list[int]) -> float:
     raise OSError("down")
 
 
-async def test_a_function_may_judge_many_and_fails_by_the_same_policy() -> None:
+async def test_function_judges_batches_and_follows_on_failure() -> None:
     name = f"{__name__}:whole_games"
     rewards = rewards_of(RewardConfig(term=name))
     assert await judged(rewards, games(4)) == {n: n + 1.0 for n in range(4)}
@@ -222,25 +222,25 @@ def plain(result: GameResult, seat: int) -> float:
     "entry, line",
     (
         judged_by(f"{__name__}:plain", on_failure="zero"),
-        r"judges.judge.on_failure = 'zero': .*:plain does not wait, and is asked once",
+        r"judges.judge.on_failure = 'zero': unsupported for .*:plain, which is not async",
     ),
     (judged_by("lm"), r"judges.judge.kind = 'lm' is no kind of judge; did you mean 'llm'"),
-    (judged_by(f"{__name__}:plain", term="expert"), r"judges.expert is called as a term that"),
+    (judged_by(f"{__name__}:plain", term="expert"), r"judges.expert: conflicts with the built-in"),
     (
         (RewardConfig(term="judge", args={"a": 1}), judged_by(f"{__name__}:plain")[1]),
-        r"buffer.rewards.0.args = {'a': 1}: a judge has its own; set judges.judge.args",
+        r"buffer.rewards.0.args = {'a': 1}: unsupported for a judge; set judges.judge.args",
     ),
     (
         judged_by(f"{__name__}:plain", judged="turn"),
-        r"buffer.rewards.0.judged = 'turn': a function says it by its second argument",
+        r"buffer.rewards.0.judged = 'turn': conflicts with the function, whose second argument",
     ),
     (RewardConfig(term="llm"), r"buffer.rewards.0.term = 'llm' is no reward term; known: "),
 )
-def test_what_a_judge_cannot_be_is_said_in_one_line(entry: Entry, line: str) -> None:
+def test_invalid_judges_are_rejected(entry: Entry, line: str) -> None:
     refused(f"^{line}", rewards_of, entry)
 
 
-async def test_a_failure_that_many_games_share_is_as_short_for_each(server: Server) -> None:
+async def test_shared_failure_has_same_traceback_in_each_game(server: Server) -> None:
     server.replies = [Reply(400, "no")]
 
     async def played() -> AsyncGenerator[list[GameResult | GameFailure]]:
@@ -252,11 +252,11 @@ async def test_a_failure_that_many_games_share_is_as_short_for_each(server: Serv
     await rewards.close()
     lengths_of = {len(each.traceback.splitlines()) for each in found}
     assert len(found) == 20 and len(lengths_of) == 1
-    assert "raise_for_status" in found[0].traceback  # where it was found
+    assert "raise_for_status" in found[0].traceback  # the original traceback
 
 
 class Echo(Oracle):
-    """Answers an item's own number after any time, and notes the batches."""
+    """Oracle that answers an item's number after a delay, and records the batches."""
 
     def __init__(self, waits: Callable[[int], float], fails: set[int]) -> None:
         super().__init__("echo", "buffer.rewards.0")
@@ -287,7 +287,7 @@ class Echo(Oracle):
     batch=st.integers(1, 5),
     cache=st.sampled_from(["none", "memory"]),
 )
-def test_however_questions_come_each_gets_its_own_answer(
+def test_any_batching_gives_each_question_its_answer(
     numbers: list[int], waits: list[float], fails: set[int], at_once: int, batch: int, cache: str
 ) -> None:
     async def ask() -> list[float | None | BaseException]:

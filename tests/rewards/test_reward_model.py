@@ -39,14 +39,14 @@ def term(folder: Path, **args: Any) -> Entry:
 
 
 def alone(folder: Path, text: str, label: int) -> float:
-    """By the library, one text at a time."""
+    """Return the library's score of a single text."""
     model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
     ids = load_tokenizer(ModelConfig(name=str(folder))).encode(text)
     with torch.inference_mode():
         return float(model(torch.tensor([ids])).logits[0, label])
 
 
-async def test_texts_of_all_lengths_score_together_as_each_does_alone(folder: Path) -> None:
+async def test_padded_batch_scores_equal_single_scores(folder: Path) -> None:
     played = []
     for number in range(7):
         one = game(game_id=number, turns=1)
@@ -60,7 +60,7 @@ async def test_texts_of_all_lengths_score_together_as_each_does_alone(folder: Pa
         assert found[one.spec.game_id] == pytest.approx(expected, abs=1e-5)
 
 
-async def test_a_chat_is_scored_by_the_tokenizers_template(folder: Path) -> None:
+async def test_chat_is_scored_with_the_chat_template(folder: Path) -> None:
     tokenizer = load_tokenizer(ModelConfig(name=str(folder)))
     chat = [{"role": "user", "content": "the board"}, {"role": "assistant", "content": "[4]"}]
     text = tokenizer.apply_chat_template(chat, tokenize=False)
@@ -72,7 +72,7 @@ async def test_a_chat_is_scored_by_the_tokenizers_template(folder: Path) -> None
     assert found[0] == pytest.approx(expected, abs=1e-5)
 
 
-async def test_of_a_long_text_the_end_counts(folder: Path) -> None:
+async def test_long_text_keeps_its_last_tokens(folder: Path) -> None:
     short, long = game(turns=1), game(turns=1, game_id=1)
     short.turns[0] = answering(short.turns[0], text="x" * 4)
     long.turns[0] = answering(long.turns[0], text="y" * 50 + "x" * 4)
@@ -81,13 +81,13 @@ async def test_of_a_long_text_the_end_counts(folder: Path) -> None:
     assert found[0] == pytest.approx(found[1], abs=1e-6)
 
 
-async def test_what_does_not_fit_is_said(folder: Path, tiny_folder: Path, tmp_path: Path) -> None:
+async def test_invalid_model_is_rejected(folder: Path, tiny_folder: Path, tmp_path: Path) -> None:
     rewards_of(term(folder)).check()
     with pytest.raises(ConfigError, match=r"^judges.judge.args.path = .* score\.weight"):
         rewards_of(term(tiny_folder)).check()
     found = await judged(rewards_of(term(folder, label=2)), [game()])
-    assert "label = 2: the model has 2 outputs" in str(found[0])
-    with pytest.raises(ConfigError, match=r"^judges.judge.args.path = .*: has no config.json"):
+    assert "label = 2: the model has no such output; set a number from 0 to 1" in str(found[0])
+    with pytest.raises(ConfigError, match=r"^judges.judge.args.path = .*: config.json not found"):
         rewards_of(term(tmp_path)).check()
     with pytest.raises(ConfigError, match=r"^judges.judge.args.device = 'gpu': input should"):
         entry = {"kind": "reward_model", "args": {"path": "x", "device": "gpu"}}

@@ -27,7 +27,7 @@ def first_turn_bonus(result: GameResult, turn: Turn, size: float = 1.0) -> float
     return size if turn.index == 0 else None
 
 
-def test_terms_are_kept_raw_and_weighted_and_add_up() -> None:
+def test_rewards_are_stored_raw_and_weighted() -> None:
     rewards = Rewards(
         [
             RewardConfig(term="outcome", weight=2.0),
@@ -88,13 +88,13 @@ def _answer(count: int) -> Completion:
     ("overlong", {"most": 3}, "args.buffer"),
     ("overlong", {"most": 3, "buffer": 4}, "buffer = 4 is more than most = 3"),
 )
-def test_wrong_arguments_are_named(term: str, args: dict[str, Any], line: str) -> None:
+def test_invalid_args_are_named(term: str, args: dict[str, Any], line: str) -> None:
     with pytest.raises(ConfigError, match=r"^buffer.rewards.0.args") as raised:
         load("tiny", {"buffer.rewards": [{"term": term, "args": args}]})
     assert line in str(raised.value) and "\n" not in str(raised.value)
 
 
-def test_a_turn_may_be_left_out_and_only_trained_seats_count() -> None:
+def test_terms_skip_turns_and_untrained_seats() -> None:
     term = f"{__name__}:first_turn_bonus"
     rewards = Rewards([RewardConfig(term=term, weight=3.0, args={"size": 2.0})])
     (trajectory,) = rewards.trajectories(game())
@@ -106,21 +106,21 @@ def test_a_turn_may_be_left_out_and_only_trained_seats_count() -> None:
     assert rewards.trajectories(game(("random", "main@0"), turns=1)) == []
 
 
-def test_wrong_arguments_and_values_are_refused() -> None:
+def test_invalid_terms_and_values_are_rejected() -> None:
     with pytest.raises(
         ConfigError, match=r"^buffer.rewards.0.term = 'outcome' with args = .*'foo'"
     ):
         Rewards([RewardConfig(term="outcome", args={"foo": 1})])
     with pytest.raises(ConfigError, match="not callable"):
         Rewards([RewardConfig(term=f"{__name__}:__name__")])
-    with pytest.raises(ValueError, match="reward term outcome returned nan"):
+    with pytest.raises(ValueError, match="reward term outcome: invalid value nan"):
         Rewards([RewardConfig()]).trajectories(game(outcomes=(float("nan"), 0.0)))
-    with pytest.raises(ValueError, match=r"returned 10.0 \(float\), of weight 1e\+308"):
+    with pytest.raises(ValueError, match=r"invalid value 10.0 \(float\) with weight 1e\+308"):
         Rewards([RewardConfig(weight=1e308)]).trajectories(game(outcomes=(10.0, 0.0)))
 
 
 GIVEN: Any = None
-"""What the term `given` returns."""
+"""Value that the term `given` returns."""
 
 
 def given(result: GameResult, turn: Turn) -> Any:
@@ -132,13 +132,13 @@ def given(result: GameResult, turn: Turn) -> Any:
     *((np.float32(1.5), 1.5), (np.int64(2), 2.0), (np.array([0.5]), 0.5), (True, 1.0)),
     *((torch.tensor(3.0), 3.0), ("5", None), ([1.0], None), (torch.ones(2), None), ({}, None)),
 )
-def test_a_value_becomes_a_number_where_it_comes_in(
+def test_scalar_values_become_floats(
     value: Any, number: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(f"{__name__}.GIVEN", value)
     rewards = Rewards([RewardConfig(term=f"{__name__}:given", name="mine", weight=2.0)])
     if number is None:
-        with pytest.raises(ValueError, match=r"^reward term mine returned .* of weight 2$"):
+        with pytest.raises(ValueError, match=r"^reward term mine: invalid value .* with weight 2$"):
             rewards.trajectories(game())
         return
     (trajectory,) = rewards.trajectories(game())
@@ -153,7 +153,7 @@ def test_a_value_becomes_a_number_where_it_comes_in(
     ("no_such_module:f", "cannot import no_such_module"),
     (f"{__name__}:first_turn", "did you mean 'first_turn_bonus'?"),
 )
-def test_a_wrong_term_is_refused_in_one_line(term: str, message: str) -> None:
+def test_unknown_term_is_rejected(term: str, message: str) -> None:
     with pytest.raises(ConfigError, match=r"^buffer.rewards.0.term = ") as error:
         Rewards([RewardConfig(term=term)])
     assert message in str(error.value)
@@ -193,7 +193,7 @@ async def judged(rewards: Rewards, count: int = 6) -> Sequence[object]:
     ]
 
 
-async def test_terms_wait_beside_the_games_and_few_at_a_time() -> None:
+async def test_async_terms_run_concurrently_up_to_at_once() -> None:
     rewards = rewards_of(judged_by(f"{__name__}:endpoint", at_once=3))
     endpoint.most = 0
     found = [each async for together in rewards.judge(played(9)) for each in together]
@@ -204,10 +204,10 @@ async def test_terms_wait_beside_the_games_and_few_at_a_time() -> None:
         result, (trajectory,) = each
         games[result.spec.game_id] = trajectory.reward
     assert games == {game_id: float(game_id) for game_id in range(9)}
-    assert list(games)[-1] == 0  # the slow one kept nobody waiting
+    assert list(games)[-1] == 0  # the slow game delays no other
 
 
-async def test_a_game_is_judged_while_no_other_one_ends() -> None:
+async def test_judged_games_arrive_while_play_continues() -> None:
     """Judged games arrive while play continues, because an actor may play without end."""
     rewards = Rewards([RewardConfig(term=f"{__name__}:endpoint")])
     ends = asyncio.Event()
@@ -225,7 +225,7 @@ async def test_a_game_is_judged_while_no_other_one_ends() -> None:
     assert sorted(found) == [1, 2]
 
 
-async def test_calls_at_once_are_shared_out_among_processes() -> None:
+async def test_at_once_is_divided_among_processes() -> None:
     own, judge = judged_by(f"{__name__}:endpoint", at_once=7)
     for among, most in ((1, 7), (3, 2), (20, 1)):
         rewards = Rewards([own], {"judge": judge}, among=among)
@@ -239,11 +239,11 @@ async def slow_for_one(result: GameResult, turn: Turn) -> float:
     return 0.0
 
 
-async def test_a_term_that_never_answers_costs_its_game() -> None:
+async def test_async_term_timeout_fails_its_game() -> None:
     rewards = rewards_of(judged_by(f"{__name__}:slow_for_one", timeout=1.0))
     found = await judged(rewards, 3)
     assert found[:2] == [0, 2]
-    assert "reward term judge: none in timeout = 1 s" in str(found[2])
+    assert "reward term judge: no reply within timeout = 1 s" in str(found[2])
 
 
 def never_ends(result: GameResult, turn: Turn, how: str) -> float:
@@ -253,18 +253,18 @@ def never_ends(result: GameResult, turn: Turn, how: str) -> float:
                 time.sleep(60)
             elif how == "in C":
                 re.match(r"(a+)+b", "a" * 60)
-        except Exception:  # as a term may that means well
+        except Exception:  # as a careless term may do
             pass
     return 0.0
 
 
 @pytest.mark.parametrize("how", ["in Python", "asleep", "in C"])
-async def test_a_plain_term_that_never_ends_costs_its_game(how: str) -> None:
+async def test_plain_term_timeout_fails_its_game(how: str) -> None:
     term = judged_by(f"{__name__}:never_ends", timeout=1.0, args={"how": how})
     before = signal.getsignal(signal.SIGALRM)
     found = await judged(rewards_of(term, RewardConfig()), 3)
     assert found[0] == 0 and found[2] == 2
-    assert str(found[1]).startswith("TimeoutError: reward term judge: not over in timeout = 1 s")
+    assert str(found[1]).startswith("TimeoutError: reward term judge exceeded timeout = 1 s")
     assert signal.getsignal(signal.SIGALRM) == before
     assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
 
@@ -292,7 +292,7 @@ async def raises_later(result: GameResult, turn: Turn, error: str) -> float:
         ("raises_later", "cancelled", "CancelledError()"),
     ],
 )
-async def test_what_a_term_raises_costs_one_game(term: str, error: str, message: str) -> None:
+async def test_exception_of_term_fails_only_its_game(term: str, error: str, message: str) -> None:
     rewards = Rewards([RewardConfig(term=f"{__name__}:{term}", args={"error": error})])
     found = await judged(rewards, 3)
     assert [each for each in found if isinstance(each, int)] == [0, 2]
@@ -300,7 +300,7 @@ async def test_what_a_term_raises_costs_one_game(term: str, error: str, message:
     assert message in failed
 
 
-async def test_an_interrupt_ends_the_terms_that_are_waited_for() -> None:
+async def test_cancellation_cancels_pending_terms() -> None:
     rewards = Rewards([RewardConfig(term=f"{__name__}:endpoint", args={"seconds": 60})])
     task = asyncio.create_task(judged(rewards))
     while not endpoint.asked:

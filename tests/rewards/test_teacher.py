@@ -32,7 +32,7 @@ def answered(answers: Sequence[SampledTokens]) -> GameResult:
 
 
 async def judged(entry: Entry, result: GameResult) -> list[float] | GameFailure:
-    """The term's raw values, turn by turn, or why there is none."""
+    """Return the term's raw values by turn, or the game's failure."""
 
     async def played() -> AsyncGenerator[list[GameResult | GameFailure]]:
         yield [result]
@@ -48,15 +48,15 @@ async def judged(entry: Entry, result: GameResult) -> list[float] | GameFailure:
 # An expert.
 
 
-async def test_the_experts_share_of_the_move_that_was_made() -> None:
+async def test_expert_term_is_share_of_the_chosen_move() -> None:
     moves = (Move([7, 8], 0.75), Move([7, 9, 8], 0.25), Move([9, 8], 0.0))
-    made = [[7, 8], [7, 9, 8], [9, 8], [5, 5]]  # the last is no move
+    made = [[7, 8], [7, 9, 8], [9, 8], [5, 5]]  # the last is not a move
     answers = [replace(sampled(token_ids=a, logprobs=[-1.0] * len(a)), moves=moves) for a in made]
     found = await judged(RewardConfig(term="expert", weight=2.0), answered(answers))
     assert found == [0.75, 0.25, 0.0, 0.0]
 
 
-def test_an_experts_share_needs_its_moves() -> None:
+def test_expert_term_requires_recorded_moves() -> None:
     rewards = [{"term": "outcome"}, {"term": "expert"}]
     said = line_of(parse, {"buffer": {"rewards": rewards}})
     assert said == (
@@ -87,9 +87,9 @@ async def sample(engine: EmbeddedEngine, seed: int) -> SampledTokens:
     return SampledTokens(prompt_ids=PROMPT, segments=(made,), version=0, temperature=1.0)
 
 
-async def test_it_is_what_the_teacher_makes_likelier(engine: EmbeddedEngine) -> None:
+async def test_teacher_term_is_log_likelihood_difference(engine: EmbeddedEngine) -> None:
     answers = [await sample(engine, seed) for seed in range(6)]
-    # Of an answer with an insertion, what was sampled counts alone.
+    # Only sampled tokens count in an answer with inserted tokens.
     inserted = Segment(token_ids=TOKENIZER.encode("why", add_special_tokens=False), scored=False)
     first, last = (answers[i].completions[0] for i in (0, 1))
     answers.append(
@@ -108,11 +108,11 @@ async def test_it_is_what_the_teacher_makes_likelier(engine: EmbeddedEngine) -> 
         own = await judged(at(url, "base"), answered(answers[:6]))
     assert found == pytest.approx(expected, abs=1e-4)
     assert min(map(abs, expected)) > 1e-3
-    assert own == pytest.approx([0.0] * 6, abs=1e-4)  # of the policy itself
+    assert own == pytest.approx([0.0] * 6, abs=1e-4)  # the policy as its own teacher
 
 
-async def test_on_average_it_is_the_kl_to_the_teacher_with_a_minus(engine: EmbeddedEngine) -> None:
-    """Over all answers of a word, each as often as the policy gives it."""
+async def test_mean_teacher_term_is_negative_kl(engine: EmbeddedEngine) -> None:
+    """Averages over all one-word answers, weighted by the policy's probabilities."""
     words = [[word] for word in range(4, len(TOKENIZER))]
     own, others = [
         np.array(await engine.score(PROMPT, words, adapter=adapter))[:, 0]
@@ -144,17 +144,17 @@ FINE = [None, *[-1.0] * 7]
 @pytest.mark.parametrize(
     "reply, message",
     [
-        (echo("hello[4]", FINE[:6]), "has 6 log-probabilities for 8 tokens; serve a model of"),
-        (echo("hello", FINE[:5]), "has 5 log-probabilities for 8 tokens; serve a model of the"),
-        (echo("hello<4>", FINE), "reads the answer '[4]' as '<4>': its tokenizer is another"),
-        (echo("hello[4]", [*FINE[:7], None]), "gives [-1.0, -1.0, None] as log-probabilities of"),
-        (echo("hello[4]", [*FINE[:7], 3.0]), "gives [-1.0, -1.0, 3.0] as log-probabilities of"),
-        (Reply(body={"choices": [{"text": "hi", "logprobs": None}]}), "gives no log-probabilities"),
-        (Reply(body={"choices": []}), "gives no log-probabilities of a prompt (echo with"),
-        (Reply(status=404, body={"error": "no such model"}), "/completions answers 404: "),
+        (echo("hello[4]", FINE[:6]), "sent 6 log-probabilities for 8 tokens; serve a model with"),
+        (echo("hello", FINE[:5]), "sent 5 log-probabilities for 8 tokens; serve a model with the"),
+        (echo("hello<4>", FINE), "decodes the answer '[4]' as '<4>': tokenizer mismatch"),
+        (echo("hello[4]", [*FINE[:7], None]), "sent invalid log-probabilities: [-1.0, -1.0, None]"),
+        (echo("hello[4]", [*FINE[:7], 3.0]), "sent invalid log-probabilities: [-1.0, -1.0, 3.0]"),
+        (Reply(body={"choices": [{"text": "hi", "logprobs": None}]}), "sent no log-probabilities"),
+        (Reply(body={"choices": []}), "sent no log-probabilities of the prompt (echo with"),
+        (Reply(status=404, body={"error": "no such model"}), "/completions returned status 404: "),
     ],
 )
-async def test_an_endpoints_fault_is_a_line(server: Server, reply: Reply, message: str) -> None:
+async def test_endpoint_errors_fail_the_game(server: Server, reply: Reply, message: str) -> None:
     ids = TOKENIZER.encode("[4]", add_special_tokens=False)
     answer = SampledTokens(
         prompt_ids=PROMPT,
@@ -171,14 +171,14 @@ async def test_an_endpoints_fault_is_a_line(server: Server, reply: Reply, messag
     assert message in found.error and server.url in found.error
 
 
-async def test_an_endpoint_that_does_not_answer_in_time_costs_the_game(server: Server) -> None:
+async def test_teacher_timeout_fails_the_game(server: Server) -> None:
     server.replies = [Reply(wait_s=1.0, body={})]
     began = asyncio.get_running_loop().time()
     found = await judged(at(server.url, timeout=0.1), answered([sampled()]))
     assert isinstance(found, GameFailure)
-    assert "reward term judge: none in timeout = 0.1 s" in found.error
+    assert "reward term judge: no reply within timeout = 0.1 s" in found.error
     assert asyncio.get_running_loop().time() - began < 0.9
 
 
-def test_it_has_to_be_told_where_and_who() -> None:
+def test_teacher_requires_url_and_model() -> None:
     refused(r"^judges.wise.args.url is missing", parse, {"judges": {"wise": {"kind": "teacher"}}})

@@ -163,7 +163,7 @@ def test_hanging_reward_term_fails_games_then_the_run(project: Path) -> None:
         done = in_process(project, "train", "--config", "mine.yaml", "--run_dir", "run")
     assert done.returncode == 1
     line = error_line(done.stderr)
-    assert "reward term stuck: not over in timeout = 1 s" in line
+    assert "reward term stuck exceeded timeout = 1 s" in line
     assert "loop.max_failures = 2" in line
     assert "while True" in (project / "run/logs/loop.log").read_text()
 

@@ -103,9 +103,9 @@ async def test_errors_of_terms_fail_only_their_game(monkeypatch: pytest.MonkeyPa
     entry, judge = judged_by(f"{__name__}:wrong", timeout=1.0)
     found = await judged([entry], 9, {"judge": judge})
     for game_id, error in (
-        (1, r"TimeoutError: reward term judge: not over in timeout = 1 s"),
-        (3, r"WorkerError: the process of reward terms was not done in 1.5 s"),
-        (5, r"WorkerError: the process of reward terms has ended with exit code 3"),
+        (1, r"TimeoutError: reward term judge exceeded timeout = 1 s"),
+        (3, r"WorkerError: the process of reward terms timed out after 1.5 s"),
+        (5, r"WorkerError: the process of reward terms exited with exit code 3"),
         (7, r"LookupError: no such word"),
     ):
         assert re.match(error, str(found.pop(game_id)))

@@ -39,7 +39,7 @@ async def test_a_process_answers_as_this_one_does_and_the_loop_goes_on() -> None
     assert await apart.ask(question) == await here.ask(question)
     with pytest.raises(ConfigError, match="positions"):
         await apart.ask(fail)
-    with pytest.raises(WorkerError, match="that solves it has ended by SIGKILL .*memory runs out"):
+    with pytest.raises(WorkerError, match="that solves it was killed by SIGKILL .*out of memory"):
         await apart.ask(end)
     apart.close()
 

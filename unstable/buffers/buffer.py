@@ -48,9 +48,9 @@ class _Whole(NamedTuple):
     """A complete group, with precomputed properties."""
 
     group: tuple[PackedTrajectory, ...]
-    version: int  # the oldest that sampled any of it
+    version: int  # the oldest among its samples
     num_samples: int
-    named: tuple[int, list[Place]]  # the form in `BufferState.groups`
+    named: tuple[int, list[Place]]  # its entry in `BufferState.groups`
 
 
 def _num_samples(trajectories: Iterable[PackedTrajectory]) -> int:
@@ -84,7 +84,7 @@ class Buffer:
         self._waiting: dict[int, _PartialGroup] = {}
         self._groups: dict[int, _Whole] = {}
         self._drawn: dict[int, _Whole] = {}
-        self._drawn_for = 0  # the version that is updated with them
+        self._drawn_for = 0  # version whose update trains on them
         self._size = 0
         self._by_version: Counter[int] = Counter()  # samples
         self._tied_since_draw = 0
@@ -126,9 +126,9 @@ class Buffer:
             self._tied_since_draw += _num_samples(group)
             if self._tied_since_draw > self._max_tied:
                 raise RuntimeError(
-                    f"{self._tied_since_draw} samples were in groups whose trajectories all earned "
-                    "the same, and less than a batch was not; set groups.drop_tied to false, or "
-                    "groups.size higher"
+                    f"groups.drop_tied = true: dropped {self._tied_since_draw} samples of groups "
+                    "with equal rewards before a batch was full; set groups.drop_tied to false or "
+                    "raise groups.size"
                 )
         elif group:
             self._put(group_id, group)

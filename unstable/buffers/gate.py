@@ -25,7 +25,7 @@ class Gate:
         self._queue: deque[asyncio.Future[None]] = deque()
         self._playing = 0  # groups
         self._ended = 0
-        self._mean = 1.0  # samples that a group brings
+        self._mean = 1.0  # samples per group
         self.filled = asyncio.Event()
         """Event that is set while a batch is ready."""
 

@@ -76,7 +76,7 @@ class Collector:
             ).answers
         self._trust = Trust()
         self._fork_server = ForkServer(partial(import_all, _users_modules(config)), serve_game)
-        self.driving: Driving | None = None  # if a game driver plays a game
+        self.driving: Driving | None = None  # None without game drivers
         self._isolated = {key for key, game in self._games.items() if game.isolated}
 
     async def start(self) -> None:
@@ -84,7 +84,7 @@ class Collector:
         needed = _users_modules(self._config) | _libraries(self._config)
         await asyncio.to_thread(import_all, needed)  # in a thread, not to block the event loop
         if any(game.is_driven for game in self._config.games):
-            from unstable.collectors.driven.driving import Driving  # a web server
+            from unstable.collectors.driven.driving import Driving  # imports a web server
 
             self.driving = Driving(self._config)
             await self.driving.start()
@@ -173,7 +173,7 @@ class Collector:
 
     async def _results(self, play: "_PlayCall") -> AsyncGenerator[list[GameResult | GameFailure]]:
         async with self._beginning:
-            # Makes the games independent of earlier ones.
+            # Cached prefixes would make games depend on earlier ones.
             if self._engine is not None and not self._plays:
                 await self._engine.forget_prefixes()
             self._plays.append(play)

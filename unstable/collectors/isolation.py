@@ -38,13 +38,13 @@ class GameJob:
     shared: Sequence[Turn]
     first: Answer | None
     trusted: bool
-    moves: MovesKept  # the information on a position's moves that models need
+    moves: MovesKept  # information on a position's moves that models need
 
 
 class Ask(NamedTuple):
     """A game's request to a local model for the answer to an observation."""
 
-    seat: SeatSpec  # whose player it is
+    seat: SeatSpec  # the model's seat
     observation: Observation
     seed: int
     turns: int
@@ -56,7 +56,7 @@ class GameMessage(NamedTuple):
     """A message from a game's process."""
 
     kind: Literal["begun", "turn", "ask", "result", "failure"]
-    content: Any = None  # a `ProcessId`, nothing, an `Ask`, a `GameResult`, a `GameFailure`
+    content: Any = None  # a `ProcessId`, None, an `Ask`, a `GameResult`, a `GameFailure`
 
 
 class IsolatedGameError(Exception):
@@ -118,11 +118,11 @@ class _GameProcess:
                 return cast(GameMessage, await receive_frame(self._reader))
         except TimeoutError:
             raise TimeoutError(
-                f"{self._config.key}: a turn was not over in games.turn_timeout = {seconds:g} s, "
-                "and the game's process was ended"
+                f"{self._config.key}: a turn exceeded games.turn_timeout = {seconds:g} s; the "
+                "game's process was killed"
             ) from None
         except (asyncio.IncompleteReadError, ConnectionError):
-            raise RuntimeError(f"{self._config.key}: the game's process has ended") from None
+            raise RuntimeError(f"{self._config.key}: the game's process crashed") from None
 
     def end(self) -> None:
         """Kill the process, which waits for this when its game is over; no-op if it is gone."""
@@ -131,7 +131,7 @@ class _GameProcess:
         self._writer.close()
 
 
-# In the game's process.
+# The code below runs in the game's process.
 
 
 class _Connection:
@@ -196,7 +196,7 @@ async def _play(job: GameJob, connection: _Connection) -> None:
         result = await play_game(
             spec, job.config, players, job.run_seed, job.shared, job.first, trusted=job.trusted
         )
-    except BaseException as error:  # the fault border of a game
+    except BaseException as error:  # any error fails this game only
         connection.send("failure", GameFailure.of(spec, error))
     else:
         connection.send("result", result)

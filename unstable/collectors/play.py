@@ -96,7 +96,7 @@ class PlayerFactory:
         adapter: str | None,
         version: int | None = None,
     ) -> Player:
-        # Never in training, which must sample from the distribution that it trains.
+        # Never constrained in training, which must sample from the trained distribution.
         kind = ConstrainedPlayer if self.is_constrained(purpose) else ModelPlayer
         player: Player = self._local(
             kind,
@@ -120,7 +120,7 @@ class PlayerFactory:
         return self._local(ModelPlayer, env, adapter=None, version=None, temperature=1.0)
 
     def _local(self, kind: type[ModelPlayer], env: str, **own: Any) -> ModelPlayer:
-        assert self._engine is not None, "a local model needs one"
+        assert self._engine is not None, "a local model needs an engine"
         sampling = self._config.sampling
         return kind(
             engine=self._engine,
@@ -247,7 +247,7 @@ async def play_game(
         modelling += turn.seconds if turn.answer.sampled is not None else 0.0
         if not game.done and perf_counter() - began - modelling > config.timeout:
             raise TimeoutError(
-                f"{config.key} is not over after games.timeout = {config.timeout:g} s"
+                f"{config.key} exceeded games.timeout = {config.timeout:g} s; raise it"
             )
     return GameResult(
         spec=spec,

@@ -67,7 +67,7 @@ class LoopWatch:
                 self._alive, seconds, known = False, 0.0, False
                 try:
                     self._loop.call_soon_threadsafe(self._live)
-                except RuntimeError:  # the loop has ended
+                except RuntimeError:  # the loop is closed
                     return
                 continue
             env = self._env()
@@ -77,14 +77,14 @@ class LoopWatch:
             if not known and seconds >= min(BLOCKED_S, self._limit(env)):
                 known = True
                 log.warning(
-                    "a game of %s blocks all others of its actor; its games are played in "
-                    "processes of their own from now on (games.isolated: true). It is here:\n%s",
+                    "a game of %s blocks its actor's event loop; from now on its games run in "
+                    "separate processes (games.isolated: true); stack of the blocking code:\n%s",
                     env,
                     self._place(),
                 )
                 self._blocked(env)
             if seconds >= self._limit(env):
-                log.error("a game of %s is stuck here:\n%s", env, self._place())
+                log.error("a game of %s hangs; stack:\n%s", env, self._place())
                 self._stuck(env)
                 seconds = 0.0
 

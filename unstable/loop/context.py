@@ -223,9 +223,9 @@ class Context:
     interrupt: Interrupt = field(default_factory=Interrupt)
     held_out_losses: dict[int, float | None] = field(default_factory=dict)  # by version
     first_scores: dict[int, float] = field(default_factory=dict)  # of version 0, by game
-    first_payoffs: dict[int, float] = field(default_factory=dict)  # of version 0, by paying game
-    joined: asyncio.Queue[Actor] = field(default_factory=asyncio.Queue)  # actors to take in
-    publishing: asyncio.Lock = field(default_factory=asyncio.Lock)  # or taking an actor in
+    first_payoffs: dict[int, float] = field(default_factory=dict)  # of version 0, by game
+    joined: asyncio.Queue[Actor] = field(default_factory=asyncio.Queue)  # actors that joined
+    publishing: asyncio.Lock = field(default_factory=asyncio.Lock)  # also held to add an actor
 
     def __post_init__(self) -> None:
         config = self.config
@@ -335,7 +335,7 @@ class Context:
 
     def count(self, ended: PlayedGame | GameResult | GameFailure) -> None:
         """Count an ended game; raise `RuntimeError` if too many recent games have failed."""
-        if ended.spec.purpose == "train":  # an evaluation has its own game ids
+        if ended.spec.purpose == "train":  # evaluations have their own game ids
             self.in_flight.pop(ended.spec.game_id, None)
         if not isinstance(ended, GameFailure):
             self.recent.append(False)
@@ -345,11 +345,11 @@ class Context:
             self.buffer.lose(ended.spec)
         if ended.spent is not None and self.schedule.leave_out(ended.spent):
             self.tracker.print(ended.error)
-        self.recent.append(ended.spent is None)  # an opponent's spent budget is no fault
+        self.recent.append(ended.spent is None)  # an exhausted budget is no fault
         self.failures += 1
         allowed, failures = self.config.loop.max_failures, sum(self.recent)
         if failures > allowed:
             raise RuntimeError(
                 f"{failures} of the last {len(self.recent)} games failed, more than "
-                f"loop.max_failures = {allowed}; the last one: {ended.error}"
+                f"loop.max_failures = {allowed}; the last failure: {ended.error}"
             )

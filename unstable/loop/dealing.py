@@ -15,7 +15,7 @@ class Dealer:
         """Initialize a dealer with at most `groups` groups in flight at the actor."""
         self._context, self._actor = context, actor
         self._places = asyncio.Semaphore(groups)
-        self._groups: dict[int, list[int]] = {}  # by first game: games in flight, samples so far
+        self._groups: dict[int, list[int]] = {}  # by first game: [games in flight, samples]
 
     async def keep_dealing(self) -> None:
         """Deal one group after another, each as soon as there is a place and room for it."""

@@ -55,12 +55,12 @@ class RunState(BaseModel):
     curriculum: CurriculumState
     guard: GuardState
     buffer: BufferState
-    oldest: NonNegativeInt  # version that sampled any of the buffer
-    in_flight: list[NonNegativeInt]  # games dealt or about to be, which the schedule can redraw
-    old_in_flight: list[Spec]  # games dealt too long ago for a redraw
+    oldest: NonNegativeInt  # version among the buffer's samples
+    in_flight: list[NonNegativeInt]  # games dealt or queued, which the schedule can redraw
+    old_in_flight: list[Spec]  # games too old for the schedule to redraw
     tracker: TrackerState
     actors: list[ActorState]
-    marks: dict[str, NonNegativeInt]  # sizes of the files that grow, in bytes
+    marks: dict[str, NonNegativeInt]  # bytes of each append-only file
 
 
 def parse(text: bytes, version: int) -> RunState | None:
@@ -159,7 +159,7 @@ async def restore(context: Context, state: RunState) -> None:
         for place, each in _recorded(context, state, skipped).items()
     }
     if lost := context.buffer.restore(state.buffer, held):
-        context.tracker.print(f"{lost} groups of the buffer are not on file whole, and left out")
+        context.tracker.print(f"dropped {lost} groups of the buffer: recorded games missing")
     if context.config.loop.mode == "async":
         context.in_flight = {}
         _go_on(context, state, skipped)
@@ -170,7 +170,7 @@ async def restore(context: Context, state: RunState) -> None:
 def _print_pairs(context: Context) -> None:
     found, of = len(context.first_scores), len(evaluation_games(context.config, version=0))
     if found < of:
-        line = f"gains are of {found} of {of} games: version 0 has not played the rest"
+        line = f"gains cover {found} of {of} games: version 0 did not play the others"
         context.tracker.print(line)
 
 

@@ -131,8 +131,8 @@ async def run_async(context: Context, deadline: float) -> None:
     in_flight = context.config.actors.games_in_flight
     assert isinstance(in_flight, int), "planning resolves auto"
     size = context.config.group_size
-    # A group ends with its slowest game: one more group than fits keeps the engine busy meanwhile,
-    # and more groups do while games wait for their reward terms or are in transit either way.
+    # A group ends with its slowest game: one more group than fits keeps the engine busy meanwhile.
+    # Further groups cover games that wait for reward terms or are in transit.
     waiting = math.ceil(context.rewards.at_once / len(context.actors) + in_flight * ON_THEIR_WAY)
     groups = math.ceil((in_flight + waiting) / size) + (size > 1)
     tasks: set[asyncio.Task[None]] = set()
@@ -152,10 +152,10 @@ async def run_async(context: Context, deadline: float) -> None:
     tasks.update(map(asyncio.create_task, beside))
     try:
         while not (done := {task for task in tasks if task.done()}):
-            # More may have begun meanwhile.
+            # Tasks of new actors may have started meanwhile.
             await asyncio.wait(tasks, timeout=WAIT_S, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
-            task.result()  # only learning ends by itself; playing ends by an error
+            task.result()  # raises its error; only learning ends without one
     finally:
         for task in tasks:
             task.cancel()

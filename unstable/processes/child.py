@@ -54,9 +54,9 @@ class Child:
 def main(parent: int, cores: str, command: Sequence[str]) -> None:
     """Bind this process to its parent and to the cores, and become the command."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:  # the parent is gone already
+    if os.getppid() != parent:  # the parent has exited
         return
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # which a shell's background job ignores
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # background jobs of a shell ignore it
     if cores:
         os.sched_setaffinity(0, map(int, cores.split(",")))
     os.execv(command[0], list(command))

@@ -49,11 +49,11 @@ def main(descriptor: int, functions: str) -> None:
     control = socket.socket(fileno=descriptor)
     prepare, serve = pickle.loads(bytes.fromhex(functions))
     prepare()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a fork
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # forks are reaped automatically
     while True:
         asked, descriptors, _, _ = socket.recv_fds(control, 1, 1)
         if not asked:
-            os.killpg(0, signal.SIGKILL)  # this process as well
+            os.killpg(0, signal.SIGKILL)  # includes this process
         if os.fork() == 0:
             control.close()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -69,12 +69,12 @@ class Worker:
                 limit = self._limit_s
                 kind, content = await self._reply()
             except TimeoutError:
-                raise WorkerError(f"{self._name} was not done in {limit:g} s") from None
+                raise WorkerError(f"{self._name} timed out after {limit:g} s") from None
             except (asyncio.IncompleteReadError, ConnectionError):
                 assert self._process is not None
                 self._process.kill()
                 how = described_exit(self._process.wait())
-                raise WorkerError(f"{self._name} has ended {how}") from None
+                raise WorkerError(f"{self._name} {how}") from None
             finally:
                 if kind is None:
                     self.close()
@@ -114,10 +114,10 @@ class Worker:
 def described_exit(code: int) -> str:
     """Return a description of a process's end, from its exit code in the form of `subprocess`."""
     if code >= 0:
-        return f"with exit code {code}"
+        return f"exited with exit code {code}"
     name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
-    memory = " (as the system does where memory runs out)" if code == -signal.SIGKILL else ""
-    return f"by {name}{memory}"
+    memory = " (probably out of memory)" if code == -signal.SIGKILL else ""
+    return f"was killed by {name}{memory}"
 
 
 def main(descriptor: int) -> None:
@@ -137,7 +137,7 @@ def main(descriptor: int) -> None:
         request = read_frame(stream.read)
         try:
             content = frame(("value", function(request, lambda: send(beat))))
-        except (Exception, SystemExit) as error:  # to be raised by `ask`
+        except (Exception, SystemExit) as error:  # `ask` raises it
             content = frame(("error", _portable(error)))
         send(content)
 

@@ -21,7 +21,7 @@ class Beside(Generic[G, J]):
     ) -> None:
         self._played = played
         self._judge = judge
-        self._waiting: dict[asyncio.Task[J], int] = {}  # by the order in which they came
+        self._waiting: dict[asyncio.Task[J], int] = {}  # number in order of arrival
         self._ended: set[asyncio.Task[J]] = set()
         self._numbers = count()
         self._woken = asyncio.Event()

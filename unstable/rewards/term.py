@@ -36,11 +36,11 @@ class Term(NamedTuple):
 
     def value(self, game: GameResult, judged: Turn | int) -> float | None:
         """Return the value of a plain term; raises `TimeoutError` after the judge's time limit."""
-        assert self.function is not None, "a term that waits is asked by `asking`"
+        assert self.function is not None, "`asking` evaluates a term that waits"
         name, timeout = self.config.key, self.judge.timeout
         if self.config.term in BUILT_IN:
             return self.function(game, judged)
-        with time_limit(timeout, f"reward term {name}: not over in timeout = {timeout:g} s"):
+        with time_limit(timeout, f"reward term {name} exceeded timeout = {timeout:g} s"):
             return self.function(game, judged)
 
     def reward(self, given: Any) -> Reward:
@@ -55,7 +55,7 @@ class Term(NamedTuple):
             raw = math.nan
         if not max(abs(raw), abs(weight * raw)) < MOST:
             said = f"{shown(given)} ({type(given).__name__})"
-            raise ValueError(f"reward term {name} returned {said}, of weight {weight:g}")
+            raise ValueError(f"reward term {name}: invalid value {said} with weight {weight:g}")
         return Reward(raw=raw, weighted=weight * raw)
 
 
@@ -97,7 +97,7 @@ def read_term(
     check_call(
         f"{called} = {shown(judge.kind)} with args = {shown(judge.args)}",
         function,
-        "name a function that is called with (result, turn) or (result, seat) and the args",
+        "name a function that takes (result, turn) or (result, seat) and the args",
         "result",
         "turn",
         **judge.args,
@@ -106,8 +106,8 @@ def read_term(
     judges_of: Literal["turn", "seat"] = "seat" if second in ("seat", "seats") else "turn"
     if reward.judged not in ("auto", judges_of):
         raise ConfigError(
-            f"{field.removesuffix('term')}judged = {reward.judged!r}: a function says it by its "
-            "second argument; leave it out"
+            f"{field.removesuffix('term')}judged = {reward.judged!r}: conflicts with the function, "
+            "whose second argument decides; leave it out"
         )
     if not any(map(inspect.iscoroutinefunction, (function, type(function).__call__))):
         _check_plain(judge, place)
@@ -123,8 +123,8 @@ def _check_plain(judge: JudgeConfig, place: str) -> None:
     for name in ("on_failure", "retries", "cache"):
         if getattr(judge, name) != JudgeConfig.model_fields[name].default:
             raise ConfigError(
-                f"{place}.{name} = {getattr(judge, name)!r}: {judge.kind} does not wait, and is "
-                "asked once; make it an async function, or leave this out"
+                f"{place}.{name} = {getattr(judge, name)!r}: unsupported for {judge.kind}, which "
+                "is not async; make it an async function, or leave this out"
             )
 
 
@@ -132,15 +132,15 @@ def _check_named(reward: RewardConfig, judge: JudgeConfig, field: str) -> None:
     """Raise `ConfigError` if a term's settings contradict the judge of its name."""
     place, entry = f"judges.{reward.term}", field.removesuffix("term")
     if reward.term in BUILT_IN:
-        raise ConfigError(f"{place} is called as a term that is built in; give it another name")
+        raise ConfigError(f"{place}: conflicts with the built-in reward term; rename the judge")
     if reward.args:
         raise ConfigError(
-            f"{entry}args = {shown(reward.args)}: a judge has its own; set {place}.args"
+            f"{entry}args = {shown(reward.args)}: unsupported for a judge; set {place}.args"
         )
     if reward.judged == "turn" and getattr(judge.oracle, "mode", None) == "pairwise":
         raise ConfigError(
-            f"{field} = {reward.term!r} values turns, but {place}.args.mode = 'pairwise' compares "
-            "whole plays; set it to absolute, or name another judge"
+            f"{field} = {reward.term!r} judges turns, but {place}.args.mode = 'pairwise' compares "
+            "trajectories; set the mode to absolute, or name another judge"
         )
     if reward.judged == "seat" and isinstance(judge.oracle, TeacherOracle):
-        raise ConfigError(f"{entry}judged = 'seat', but a teacher judges each turn; leave it out")
+        raise ConfigError(f"{entry}judged = 'seat': a teacher judges turns only; leave it out")

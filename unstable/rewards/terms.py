@@ -74,8 +74,8 @@ class Rewards:
             if reward.key in self._terms:
                 raise ConfigError(
                     f"{field.removesuffix('term')}{'name' if reward.name else 'term'} = "
-                    f"{shown(reward.key)} is there twice; add up the weights, or give one another "
-                    "name"
+                    f"{shown(reward.key)}: duplicate term; add up the weights, or rename "
+                    "one of them"
                 )
             self._terms[reward.key] = read_term(reward, judges, field, among, cache)
         plain = any(term.is_users for term in self._terms.values())
@@ -172,7 +172,7 @@ class Rewards:
         For a forked game, returns those of its branches, from the fork on: earlier turns are common
         to all. No term may wait.
         """
-        assert not self._waits, "`judge` waits"
+        assert not self._waits, "`judge` supports terms that wait"
         values = [term.value(game, judged) for term, game, judged in self._calls(result)]
         return self._trajectories(result, values)
 

@@ -23,8 +23,8 @@ class Driving:
     def __init__(self, config: RunConfig) -> None:
         self._config = config
         self.tables: HostedGames | None = None
-        self.server: Server | None = None  # at the seats' own port
-        self._door: Server | None = None  # at the port where drivers take games
+        self.server: Server | None = None  # serves listen.seats_port
+        self._door: Server | None = None  # serves listen.port
         self.drivers: list[DriverProcess] = []
 
     async def start(self) -> None:

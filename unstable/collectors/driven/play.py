@@ -59,7 +59,7 @@ class _DrivenPlay:
         if len(self.asked) >= self.config.max_turns:
             if not self.failed.done():
                 self.failed.set_result(None)
-            raise ApiError(409, "the game was cut off: it had too many turns", code="game_over")
+            raise ApiError(409, "the game was cut off at games.max_turns", code="game_over")
         self.asked.append(_PendingTurn(seat, chat))
         return self.asked[-1]
 
@@ -119,11 +119,11 @@ class DrivenSeat:
     ) -> Reply:
         """Return the seat's answer and record it; never calls `told`, since nothing is streamed."""
         if isinstance(request, TextRequest):
-            raise ApiError(400, "a seat is asked by chats: /v1/chat/completions")
+            raise ApiError(400, "text completions unsupported; use /v1/chat/completions")
         if request.n != 1:
-            raise ApiError(400, "n: a seat answers once", param="n")
+            raise ApiError(400, f"n = {request.n}: a seat gives one choice; set n to 1", param="n")
         if request.is_formed:
-            raise ApiError(400, "a seat's answers are recorded as they were sampled, in no form")
+            raise ApiError(400, "a seat supports no response_format and no forced tool_choice")
         chat, play = request.chat, self._play
         earlier, after = self._continued(request)
         asked = earlier or play.begin(self._seat, chat)
@@ -154,7 +154,7 @@ class DrivenSeat:
         is_asking = isinstance(error, ValueError) and not isinstance(self._player, LimitedPlayer)
         if not (is_asking or isinstance(error, ApiError)):
             self._play.fail(error)
-            raise ApiError(500, "the seat's player has failed") from error
+            raise ApiError(500, "the seat's player failed") from error
         raise error
 
     def _continued(self, request: ChatRequest) -> tuple[_PendingTurn | None, list[int]]:
@@ -270,8 +270,8 @@ async def _taken(table: HostedGame, tables: HostedGames, config: GameConfig) -> 
         left = max(offered, tables.taken_s) + config.timeout - time.monotonic()
         if left <= 0:
             raise TimeoutError(
-                f"no program has taken a game of {config.key} in games.timeout = "
-                f"{config.timeout:g} s"
+                f"no program took a game of {config.key} within games.timeout = "
+                f"{config.timeout:g} s; start a driver"
             )
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(min(left, 1.0)):
@@ -287,11 +287,11 @@ async def _posted(table: HostedGame, play: _DrivenPlay, config: GameConfig) -> P
         if table.posted.done():
             return table.posted.result()
         if play.failed.done():
-            play.failed.result()  # or raises
+            play.failed.result()  # raises the error that ended the game
             return Posted(truncated=True, reason=f"cut off after {config.max_turns} turns")
         if table.silent_s >= config.turn_timeout:
             raise TimeoutError(
-                f"the program has not asked a seat of {config.key} for games.turn_timeout = "
+                f"the program requested no move of {config.key} within games.turn_timeout = "
                 f"{config.turn_timeout:g} s"
             )
 
@@ -299,12 +299,12 @@ async def _posted(table: HostedGame, play: _DrivenPlay, config: GameConfig) -> P
 def _check(play: _DrivenPlay, posted: Posted) -> None:
     """Raise `ValueError` for an impossible result."""
     if posted.error is None and not play.turns():
-        raise ValueError("the program has posted a result without asking any seat")
+        raise ValueError("the program posted a result without a request to any seat")
     scale, payoffs = play.config.payoff_scale, posted.payoffs or []
     if scale is not None and max(map(abs, payoffs), default=0.0) > scale:
         raise ValueError(
-            f"the program has posted the payoffs {payoffs}, more than games.payoff_scale = "
-            f"{scale:g}"
+            f"the program posted payoffs {payoffs}, beyond games.payoff_scale = {scale:g}; raise "
+            "the scale"
         )
 
 
@@ -312,7 +312,7 @@ def _result(play: _DrivenPlay, posted: Posted, seconds: float) -> GameResult:
     """Convert the program's result to a `GameResult`."""
     config, seats = play.config, play.config.seats
     if posted.error is not None:
-        raise RuntimeError(f"the program gave the game up: {posted.error}")
+        raise RuntimeError(f"the program reported an error: {posted.error}")
     _check(play, posted)
     turns = play.turns()
     payoffs, outcomes = [0.0] * seats, [0.0] * seats

@@ -13,8 +13,8 @@ from unstable.serving.tables import HostedGames, Posted
 
 log = logging.getLogger(__name__)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
-_MOST_IN_VAIN = 3  # consecutive starts without a game taken; then waiting games fail
-_KEPT = 8192  # last bytes of its output
+_MOST_IN_VAIN = 3  # consecutive starts without a game taken, after which waiting games fail
+_KEPT = 8192  # bytes of the latest output
 _MOST_REASON = 300  # characters
 _END_S = 5.0
 
@@ -46,12 +46,12 @@ class DriverProcess:
         pause, in_vain = _FIRST_PAUSE_S, 0
         while True:
             why = await self._run()
-            log.warning("the driver of %s has ended: %s", self._game.key, why)
+            log.warning("the driver of %s exited with %s; restarting it", self._game.key, why)
             tables = self._tables.of(self._game.key)
             in_vain = 0 if any(table.taken.is_set() for table in tables) else in_vain + 1
             for table in tables:
                 if not table.posted.done() and (table.taken.is_set() or in_vain >= _MOST_IN_VAIN):
-                    table.posted.set_result(Posted(error=f"its game driver has ended: {why}"))
+                    table.posted.set_result(Posted(error=f"its game driver exited with {why}"))
             pause = _FIRST_PAUSE_S if in_vain == 0 else min(2 * pause, _LONGEST_PAUSE_S)
             await asyncio.sleep(pause)
 
@@ -79,7 +79,7 @@ class DriverProcess:
             assert process.stdin is not None
             process.stdin.close()
             await process.wait()
-        lines = said.strip().splitlines() or ["it said nothing"]
+        lines = said.strip().splitlines() or ["no output"]
         return f"exit code {code}; {lines[-1].strip()[:_MOST_REASON]}"
 
     async def close(self) -> None:

@@ -48,7 +48,7 @@ class ToldPosition:
         """Return the received legal moves; `ValueError` without any."""
         if not self.legal:
             raise ValueError(
-                "the seat's player needs the legal moves; send them as legal_moves of the request"
+                "legal moves missing: the seat's player needs them; send legal_moves in the request"
             )
         return list(self.legal)
 
@@ -121,7 +121,7 @@ class LimitedPlayer:
             if not timer.expired():
                 raise
             raise TimeoutError(
-                f"{self.name} has not answered in games.turn_timeout = {seconds:g} s"
+                f"{self.name} did not answer within games.turn_timeout = {seconds:g} s"
             ) from error
 
 

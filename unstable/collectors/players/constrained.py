@@ -36,7 +36,7 @@ class ConstrainedPlayer(ModelPlayer):
                 ids, own = prompt_ids + token_ids, derive_seed(seed, place)
                 step = await self.engine.generate(self.request(ids, own, 1, allowed))
                 (token_id,), (logprob,) = step.token_ids, step.logprobs
-                assert token_id in allowed, "the engine left the allowed tokens"
+                assert token_id in allowed, "the engine sampled a forbidden token"
                 if step.top_logprobs is not None:
                     is_recorded, (top,) = True, step.top_logprobs
             token_ids.append(token_id)

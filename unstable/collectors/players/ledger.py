@@ -29,7 +29,7 @@ class Ledger:
     """
 
     def __init__(self, opponent: OpenAIOpponent) -> None:
-        assert opponent.ledger is not None, "the run's folder is known by now"
+        assert opponent.ledger is not None, "planning resolves the ledger's path"
         self._opponent = opponent
         self._path = Path(opponent.ledger).expanduser()
         self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -51,9 +51,9 @@ class Ledger:
                 if cap is not None and wanted > cap:
                     raise SpentError(
                         self._opponent.key,
-                        f"{name} = {cap} of opponent {self._opponent.key!r} does not allow another "
-                        f"call after {spent.calls} calls and {spent.tokens} tokens "
-                        f"({self._path.name}); it plays no more; raise {name} and resume the run",
+                        f"{name} = {cap} of opponent {self._opponent.key!r} exhausted after "
+                        f"{spent.calls} calls and {spent.tokens} tokens ({self._path.name}); the "
+                        f"run drops this opponent; raise {name} and resume the run",
                     )
             _write(file, after)
 
@@ -80,10 +80,10 @@ def _read(file: int) -> Spent:
         return Spent(0, 0)
     row = json.loads(text)
     if not isinstance(row, dict) or not {"calls", "tokens"} <= row.keys():
-        raise ValueError("it holds no calls and tokens")
+        raise ValueError("calls or tokens missing")
     return Spent(row["calls"], row["tokens"])
 
 
 def _write(file: int, spent: Spent) -> None:
-    text = json.dumps({"format": FORMAT, **spent._asdict()}).ljust(100)  # one length, one write
+    text = json.dumps({"format": FORMAT, **spent._asdict()}).ljust(100)  # fixed length
     os.pwrite(file, f"{text}\n".encode(), 0)

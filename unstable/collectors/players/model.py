@@ -38,12 +38,12 @@ class ModelPlayer:
 
     engine: Engine
     adapter: str | None
-    version: int | None  # of the policy; None for other adapters
+    version: int | None  # policy version; None for other adapters
     prompts: PromptBuilder
     temperature: float
     max_tokens: int
-    think_budget: int | None = None  # tokens after which an open thought is ended
-    moves: MovesKept = "none"  # information on the position's moves that its turns record
+    think_budget: int | None = None  # tokens after which an unfinished thought is closed
+    moves: MovesKept = "none"  # information on a position's moves that turns record
 
     async def act(self, observation: Observation, game: Position, seed: int) -> Answer:
         """Sample the model's answer to the observation's prompt."""
@@ -73,8 +73,8 @@ class ModelPlayer:
         room = self.max_tokens - len(before) - len(inserted)
         if room < 1:
             raise NoRoomError(
-                f"the answer has {len(before) + len(inserted)} tokens with what is inserted; "
-                f"sampling.max_tokens = {self.max_tokens} leaves no room for more"
+                f"sampling.max_tokens = {self.max_tokens}: no tokens left after an answer of "
+                f"{len(before) + len(inserted)} tokens, inserted ones included; raise it"
             )
         ids = [*sampled.prompt_ids, *before, *inserted]
         room = room if most is None else min(room, most)
@@ -174,9 +174,9 @@ async def sample_answer(
     left = request.max_tokens - len(before)
     if left < 1:
         raise ConfigError(
-            f"sampling.thoughts.budget = {think_budget}: with what ends a thought "
-            f"({len(before) - think_budget} tokens) it leaves no token for the action; set "
-            f"sampling.max_tokens to more than {len(before)}"
+            f"sampling.thoughts.budget = {think_budget}: no token left for the action after "
+            f"{len(before) - think_budget} tokens that end the thought; set sampling.max_tokens "
+            f"to more than {len(before)}"
         )
     ids, seed = [*request.prompt_ids, *before], seed_after_budget(request.seed)
     rest = replace(request, prompt_ids=ids, max_tokens=left, seed=seed)
@@ -212,7 +212,7 @@ def legal_answers(prompts: PromptBuilder, moves: Sequence[str], max_tokens: int)
         if len(token_ids) > max_tokens:
             raise ValueError(
                 f"sampling.max_tokens = {max_tokens}: the legal move {move!r} takes "
-                f"{len(token_ids)} tokens; raise it to at least that"
+                f"{len(token_ids)} tokens; set it to {len(token_ids)} or more"
             )
         answers.append(token_ids)
     return answers
@@ -245,8 +245,8 @@ class NewestPlayer:
     """A policy that plays each turn with its newest version, even within a game."""
 
     newest: Newest
-    policy: str  # its name
-    model: Callable[[str, int | None], Player]  # by the adapter and the version
+    policy: str  # name of the policy
+    model: Callable[[str, int | None], Player]  # called with adapter and version
 
     async def act(self, observation: Observation, game: Position, seed: int) -> Answer:
         with self.newest.asked(self.policy) as version:

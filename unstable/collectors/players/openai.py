@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 8.0
 _REFUSED: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
-"""Parameters that a model at an endpoint has refused, by URL and model."""
+"""Parameters that a model at an endpoint has rejected, by URL and model."""
 
 _CUT: set[tuple[str, str]] = set()
-"""Models that were logged as cut off before they answer, by URL and model."""
+"""Models with a logged warning of cut-off replies, by URL and model."""
 
 
 class OpenAIPlayer(OpponentPlayer):
@@ -48,7 +48,7 @@ class OpenAIPlayer(OpponentPlayer):
     libraries = ("openai",)
 
     def __init__(self, opponent: OpenAIOpponent, game: GameConfig, temperature: float) -> None:
-        from openai import AsyncOpenAI, DefaultAsyncHttpxClient  # takes half a second
+        from openai import AsyncOpenAI, DefaultAsyncHttpxClient  # slow import: 0.5 s
 
         keep_secret(opponent.api_key_env)
         spare_loopback()
@@ -73,20 +73,20 @@ class OpenAIPlayer(OpponentPlayer):
         if not os.environ.get(opponent.api_key_env):
             raise ConfigError(
                 f"{field}.api_key_env = {opponent.api_key_env!r}: not set; export the "
-                "endpoint's key in it (any text, where the endpoint asks for none)"
+                "endpoint's key as this variable (any text if it needs no key)"
             )
         if opponent.ledger is not None:
             try:
                 Ledger(opponent).spent()
             except (OSError, ValueError) as error:
                 raise ConfigError(
-                    f"{field}.ledger = {shown(opponent.ledger)}: cannot be counted in ({error}); "
-                    "give another file"
+                    f"{field}.ledger = {shown(opponent.ledger)}: invalid ledger ({error}); name "
+                    "another file"
                 ) from None
         if why := silence(opponent.base_url):
             raise ConfigError(
-                f"{field}.base_url = {shown(opponent.base_url)}: {why}; start the endpoint first, "
-                "or give the URL of one"
+                f"{field}.base_url = {shown(opponent.base_url)}: {why}; start the endpoint, or "
+                "set the URL of a running one"
             )
 
     @classmethod
@@ -101,9 +101,9 @@ class OpenAIPlayer(OpponentPlayer):
         asked = self._style.render(observation)
         chat = [{"role": each["role"], "content": each["content"]} for each in observation.chat]
         reply = await self._ask(chat or self._style.messages(asked), seed)
-        text, cut = shorten(hide_secrets(reply))  # it may send its key back
+        text, cut = shorten(hide_secrets(reply))  # a reply may contain the key
         action = self._style.read_action(text)
-        if not action.formatted:  # the model is not trained to stop after its action
+        if not action.formatted:  # remote models may write more than the action
             action = replace(self._style, parser="brackets").read_action(text)
         return Answer(
             observation=asked,
@@ -136,8 +136,8 @@ class OpenAIPlayer(OpponentPlayer):
             return
         _CUT.add(place)
         log.warning(
-            "%s was cut off before it answered, at max_tokens = %d, as by hidden reasoning: such "
-            "answers are no moves and lose its games; raise the opponent's max_tokens",
+            "%s: reply cut off at max_tokens = %d before any text, probably by hidden reasoning; "
+            "empty replies forfeit games; raise the opponent's max_tokens",
             self._opponent.model,
             self._opponent.max_tokens,
         )
@@ -156,27 +156,27 @@ class OpenAIPlayer(OpponentPlayer):
             own = self._opponent
             parameters = chat_parameters(own.max_tokens, self._temperature, own.extra, refused)
             if own.seeded and "seed" not in own.extra:
-                parameters["seed"] = seed  # of 63 bits, as in the API
+                parameters["seed"] = seed  # 63 bits, as the API allows
             try:
                 return await self._client.chat.completions.create(
                     model=self._opponent.model,
                     messages=messages,  # type: ignore[arg-type]
                     extra_body=parameters,
                 )
-            except APIConnectionError as error:  # timeouts too
+            except APIConnectionError as error:  # includes timeouts
                 failed, pause, last = failed + 1, None, error
             except APIStatusError as error:
                 status = error.status_code
                 name = _refused_parameter(error, parameters) if status == 400 else None
                 if name is not None and name not in refused:
-                    log.warning("%s takes no %s, which is left out", self._opponent.model, name)
+                    log.warning("%s rejected %s; retrying without it", self._opponent.model, name)
                     refused.add(name)
                     continue
                 if 300 <= status < 400:
                     url = shown(error.response.headers.get("location", ""))
                     raise ValueError(
-                        f"{self._opponent.base_url} redirects to {url}, which is not followed; set "
-                        "base_url to what is meant"
+                        f"{self._opponent.base_url} redirects to {url}; redirects are not followed;"
+                        " set base_url to the final URL"
                     ) from error
                 if status not in (408, 409, 429) and status < 500:
                     raise
@@ -211,5 +211,5 @@ def _read(reply: Any, url: str) -> tuple[str, int | None]:
     except (AttributeError, IndexError, TypeError):
         text = None
     if not isinstance(text, str):
-        raise ValueError(f"{url} sent no answer but {shown(str(reply))}")
+        raise ValueError(f"{url} sent no chat completion: {shown(str(reply))}")
     return text, tokens if isinstance(tokens, int) else None

@@ -16,7 +16,7 @@ class RandomPlayer(OpponentPlayer):
     @classmethod
     def check(cls, opponent: FixedOpponent, game: GameConfig, field: str) -> None:
         """Raise `ConfigError` for a game that does not list its legal moves."""
-        if not (lists_legal_moves(game) or game.is_driven):  # its program may list them
+        if not (lists_legal_moves(game) or game.is_driven):  # its driver may list them
             why = "the game does not list its legal moves; set games.legal_moves to"
             raise _refusal(opponent, game, field, f"{why} module:function(env), or")
 

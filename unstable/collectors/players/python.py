@@ -40,7 +40,7 @@ class PythonPlayer(OpponentPlayer):
         """Raise `ConfigError` for a target that cannot be called; creates no instance of it."""
         assert isinstance(opponent, PythonOpponent)
         place = f"{field}.target = {shown(opponent.target)}"
-        remedy = "give module:Class, made without arguments and called with an observation's text"
+        remedy = "name module:Class, created without arguments, called with an observation's text"
         found = load_target(opponent.target, f"{field}.target")
         if not isinstance(found, type):
             _check_call(place, found, remedy, "observation")
@@ -64,7 +64,7 @@ class PythonPlayer(OpponentPlayer):
             action = await action
         if not isinstance(action, str):
             raise TypeError(
-                f"{self._target} returned {type(action).__name__}, not the action's text"
+                f"{self._target} returned {type(action).__name__}; return the action as str"
             )
         return scripted(observation, action)
 
@@ -72,7 +72,7 @@ class PythonPlayer(OpponentPlayer):
 def _check_call(place: str, call: Any, remedy: str, *given: str) -> None:
     """Raise `ConfigError` if it cannot be called; passes `rng` to callables that take it."""
     if not callable(call):
-        raise ConfigError(f"{place}: cannot be called; {remedy}")
+        raise ConfigError(f"{place}: not callable; {remedy}")
     check_call(place, partial(call, rng=None) if _takes_rng(call) else call, remedy, *given)
 
 

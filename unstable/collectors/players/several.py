@@ -63,7 +63,7 @@ class VotingPlayer:
         counts = Counter(answer.action for answer in found if answer.formatted)
         if not counts:
             return replace(found[0], votes=0)
-        ((action, votes),) = counts.most_common(1)  # of equals the first counted
+        ((action, votes),) = counts.most_common(1)  # the first among ties
         winner = next(answer for answer in found if answer.formatted and answer.action == action)
         return replace(winner, votes=votes)
 

@@ -228,7 +228,7 @@ class Asking:
                 return float(answer)
         except (TypeError, OverflowError):
             pass
-        return Failure(ValueError(f"reward term {self.oracle.name} returned {answer}"), None)
+        return Failure(ValueError(f"reward term {self.oracle.name}: invalid value {answer}"), None)
 
     def _say(self, error: BaseException) -> None:
         """Log an error, at most once a minute."""

@@ -11,7 +11,7 @@ ValueOrError = float | None | Exception
 
 
 class OracleError(Exception):
-    """A call that failed: OracleError("http://... answers 503", pause_s=2.0)
+    """A call that failed: OracleError("http://... returned status 503", pause_s=2.0)
 
     `again`: a retry may succeed. `pause_s`: the pause before it that the service requests.
     """

@@ -31,7 +31,7 @@ class Cache:
         """Create the cache; `path` is shared with other processes, None for memory alone."""
         self._path = path
         self._found: dict[str, float | None] = {}
-        self._end = 0  # bytes of the file that were read
+        self._end = 0  # bytes read from the file
 
     @property
     def problem(self) -> str:
@@ -39,11 +39,11 @@ class Cache:
         if self._path is None or not self._path.exists():
             return ""
         if not self._path.is_file():
-            return f"{self._path}: is no file; give one"
+            return f"{self._path}: not a file; name a file"
         self.look()
         with self._path.open("rb") as file:
             is_other = bool(file.readline().strip()) and not self._found
-        return f"{self._path}: holds something else than answers; give another" if is_other else ""
+        return f"{self._path}: not a file of cached answers; name another" if is_other else ""
 
     def look(self) -> None:
         """Read the answers that other processes have added to the file."""
@@ -54,7 +54,7 @@ class Cache:
         with self._path.open("rb") as file:
             file.seek(self._end)
             for line in file:
-                if not line.endswith(b"\n"):  # is being written
+                if not line.endswith(b"\n"):  # another process is writing it
                     return
                 self._end += len(line)
                 self._read(line)
@@ -97,7 +97,7 @@ def _append(path: Path, lines: bytes) -> None:
         size = file.seek(0, os.SEEK_END)
         if size:
             file.seek(size - 1)
-            if file.read(1) != b"\n":  # a process has died in it
+            if file.read(1) != b"\n":  # a crash left it incomplete
                 lines = b"\n" + lines
         file.write(lines)
 

@@ -63,7 +63,7 @@ class Caller:
         except TimeoutError:
             if not timer.expired():
                 raise
-            limit = f"none in timeout = {self._timeout:g} s"
+            limit = f"no reply within timeout = {self._timeout:g} s"
             raise TimeoutError(f"reward term {self._name}: {limit}") from None
         except (asyncio.CancelledError, SystemExit) as error:  # would end more than this task
             task = asyncio.current_task()

@@ -89,7 +89,7 @@ class LLM(Oracle):
         if config.mode == "absolute":
             asked = filled(config.template or ABSOLUTE, words)
             return [OracleQuestion({"asked": asked}, game, judged)]
-        assert isinstance(judged, int), "`Rewards` says so"
+        assert isinstance(judged, int), "pairwise judges compare trajectories"
         own = transcript(game, judged, most)
         found = []
         for peer, seat in _peers(result, game, judged):
@@ -127,7 +127,7 @@ class LLM(Oracle):
         def read(text: str) -> float:
             if re.fullmatch(r"[-+]?\d+(\.\d+)?", text) and low <= float(text) <= high:
                 return float(text)
-            raise self._unread(f"[[{text}]], no number from {low:g} to {high:g}")
+            raise self._unread(f"[[{text}]] is not a number from {low:g} to {high:g}")
 
         asked = f"{content['asked']}\n\n{form}"
         votes = await self._votes([[asked]] * self._config.votes, read, call)
@@ -148,7 +148,7 @@ class LLM(Oracle):
         def read(text: str) -> float:
             verdicts = {"1": 1.0, "2": 0.0, "tie": 0.5}
             if text.lower() not in verdicts:
-                raise self._unread(f"[[{text}]], none of [[1]], [[2]] and [[tie]]")
+                raise self._unread(f"[[{text}]] is not [[1]], [[2]] or [[tie]]")
             return verdicts[text.lower()]
 
         votes = []
@@ -193,7 +193,7 @@ class LLM(Oracle):
         if config.engine is None:
             reply = await self._endpoint_reply(messages)
         elif self._engine is None:
-            raise OracleError(f"reward term {self.name}: there is no engine here", again=False)
+            raise OracleError(f"reward term {self.name}: no engine in this process", again=False)
         else:
             reply = await self._engine(
                 messages,
@@ -216,7 +216,7 @@ class LLM(Oracle):
         except (TypeError, KeyError, IndexError, AttributeError):
             text, usage = None, None
         if not isinstance(text, str):
-            self._service.complain(f"sent no answer but {shown(reply)}")
+            self._service.complain(f"sent no chat completion: {shown(reply)}")
         tokens = usage if isinstance(usage, dict) else {}
         spent = (tokens.get(name) for name in ("prompt_tokens", "completion_tokens"))
         return OracleReply(text, *(each if type(each) is int and each > 0 else 0 for each in spent))
@@ -224,11 +224,11 @@ class LLM(Oracle):
     def _verdict(self, reply: str) -> str:
         found = re.findall(r"\[\[([^\[\]]*)\]\]", reply)
         if not found:
-            raise self._unread(f"no verdict in double brackets, but {shown(reply[-100:])}")
+            raise self._unread(f"no double brackets in {shown(reply[-100:])}")
         return str(found[-1]).strip()
 
     def _unread(self, what: str) -> OracleError:
-        return OracleError(f"reward term {self.name}: the judge's reply has {shown(what)[1:-1]}")
+        return OracleError(f"reward term {self.name}: invalid verdict: {shown(what)[1:-1]}")
 
 
 def _peers(result: GameResult, game: GameResult, seat: int) -> list[tuple[GameResult, int]]:

@@ -39,7 +39,7 @@ class RewardModel(Oracle):
     def questions(
         self, result: GameResult, game: GameResult, judged: Turn | int
     ) -> Sequence[OracleQuestion]:
-        most = 8 * self._config.max_tokens  # characters, more than most tokens have
+        most = 8 * self._config.max_tokens  # characters; few tokens have more than 8
         words = places(game, judged, most)
         content: Any = {"chat": [words["observation"], words["answer"]]}
         if self._config.template is not None:
@@ -54,7 +54,7 @@ class RewardModel(Oracle):
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"reward term {self.name}")
         thread, contents = self._thread, [question.content for question in questions]
-        if self._model is None:  # loads outside the timeout of a call
+        if self._model is None:  # loading does not count toward the call's timeout
             await asyncio.get_running_loop().run_in_executor(thread, self._load)
 
         async def ask() -> list[float]:
@@ -66,9 +66,9 @@ class RewardModel(Oracle):
     def check(self) -> None:
         folder, place = self._config.folder, self._place
         if not (folder / "config.json").is_file():
-            raise ConfigError(f"{place}: has no config.json; give a model's folder")
+            raise ConfigError(f"{place}: config.json not found; name a model's folder")
         if not any(folder.glob("*.safetensors")):
-            raise ConfigError(f"{place}: has no .safetensors; give a whole model's folder")
+            raise ConfigError(f"{place}: *.safetensors not found; name a complete model's folder")
         self._classifier(device_map={"": "meta"})
 
     async def close(self) -> None:
@@ -90,10 +90,10 @@ class RewardModel(Oracle):
         )
         misfits = {each[0] for each in found["mismatched_keys"]}
         if wrong := sorted({*found["missing_keys"], *misfits}):
-            problem = "hold in another shape" if wrong[0] in misfits else "lack"
+            problem = "has the wrong shape" if wrong[0] in misfits else "is missing"
             raise ConfigError(
-                f"{self._place}: its files {problem} the tensor {wrong[0]} of a sequence "
-                "classifier; give the folder of a whole reward model"
+                f"{self._place}: the sequence classifier's tensor {wrong[0]} {problem}; name the "
+                "folder of a complete reward model"
             )
         return model
 
@@ -105,8 +105,8 @@ class RewardModel(Oracle):
         model = self._classifier()
         if self._config.label >= model.config.num_labels:
             raise ValueError(
-                f"{self.field}.args.label = {self._config.label}: the model has "
-                f"{model.config.num_labels} outputs, numbered from 0"
+                f"{self.field}.args.label = {self._config.label}: the model has no such output; "
+                f"set a number from 0 to {model.config.num_labels - 1}"
             )
         size = sum(each.nbytes for each in model.parameters())
         device = self._config.device

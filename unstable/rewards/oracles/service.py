@@ -38,18 +38,18 @@ class Service:
         """Raise `ConfigError` if the key is not set or the service does not respond."""
         if self._key_env is not None and not os.environ.get(self._key_env):
             raise ConfigError(
-                f"{field}.api_key_env = {self._key_env!r}: not set; export the service's key in it "
-                "(any text, where it asks for none)"
+                f"{field}.api_key_env = {self._key_env!r}: not set; export the service's key as "
+                "this variable (any text if it needs no key)"
             )
         if why := silence(self._url):
             raise ConfigError(
-                f"{field}.{self._url_field} = {shown(self._url)}: {why}; start the service first, "
-                "or give the URL of one"
+                f"{field}.{self._url_field} = {shown(self._url)}: {why}; start the service, or "
+                "set the URL of a running one"
             )
 
     async def post(self, body: Any) -> Any:
         """Return the JSON reply; raises `OracleError` for anything else."""
-        import httpx  # takes a third of a second
+        import httpx  # slow import: 0.3 s
 
         if self._client is None:
             spare_loopback()
@@ -62,7 +62,7 @@ class Service:
             )
         try:
             content = to_json(body)
-        except PydanticSerializationError:  # half a character, which `json` passes on
+        except PydanticSerializationError:  # a lone surrogate, which `json` encodes
             content = json.dumps(body).encode()
         try:
             async with self._client.stream("POST", self._url, content=content) as response:
@@ -79,37 +79,37 @@ class Service:
     async def _content(self, response: "Response") -> bytes:
         """Return the reply's bytes; rejects compression, which could exceed the size limit."""
         if response.headers.get("content-encoding", "identity") != "identity":
-            self._fail("its reply is packed, which was not asked for", again=False)
+            self._fail("sent a compressed reply; disable its compression", again=False)
         parts, size = [], 0
         async for part in response.aiter_raw():
             parts.append(part)
             size += len(part)
             if size > self._most_bytes:
-                self._fail(f"its reply has more than {self._most_bytes} bytes", again=False)
+                self._fail(f"sent a reply of more than {self._most_bytes} bytes", again=False)
         return b"".join(parts)
 
     def _read(self, response: "Response", content: bytes) -> Any:
         status = response.status_code
         if 300 <= status < 400:
             to = shown(response.headers.get("location", ""))
-            remedy = f"set {self._url_field} to what is meant"
-            self._fail(f"redirects to {to}, which is not followed; {remedy}", again=False)
+            remedy = f"set {self._url_field} to the final URL"
+            self._fail(f"redirects to {to}; redirects are not followed; {remedy}", again=False)
         if status != 200:
             text = shown(content[:200].decode(errors="replace"))
             again = status in _LATER or status >= 500
             pause_s = bounded_pause(retry_after(response.headers))
-            self._fail(f"answers {status}: {text}", again=again, pause_s=pause_s)
+            self._fail(f"returned status {status}: {text}", again=again, pause_s=pause_s)
         try:
             return json.loads(content, parse_constant=_refuse)
         except (ValueError, RecursionError):
-            self._fail(f"sent no JSON but {shown(content[:200].decode(errors='replace'))}")
+            self._fail(f"sent invalid JSON: {shown(content[:200].decode(errors='replace'))}")
 
     def complain(self, why: str) -> NoReturn:
         """Raise `OracleError` for a JSON reply with unexpected content."""
         self._fail(why)
 
     def _fail(self, why: str, *, again: bool = True, pause_s: float | None = None) -> NoReturn:
-        text = hide_secrets(f"{self._place}: {self._url} {why}")  # it may send its key back
+        text = hide_secrets(f"{self._place}: {self._url} {why}")  # a reply may contain the key
         raise OracleError(text, again=again, pause_s=pause_s)
 
 

@@ -48,7 +48,7 @@ class LogprobTeacher(Oracle):
         assert isinstance(question.judged, Turn) and question.judged.answer.sampled is not None
         answer, sampled = question.judged.answer, question.judged.answer.sampled
         ids, start = question.content["ids"], len(sampled.prompt_ids)
-        # Requests one token and ignores it: some endpoints refuse 0.
+        # Requests one token and ignores it: some endpoints reject 0.
         body = {"model": self._config.model, "prompt": ids, "max_tokens": 1}
 
         async def ask() -> float:
@@ -57,7 +57,7 @@ class LogprobTeacher(Oracle):
             self._check_text("".join(texts[start:]), answer.text)
             found = [logprobs[start + place] for place in _scored_places(sampled)]
             if not all(map(_is_logprob, found)):
-                self._service.complain(f"gives {shown(found)} as log-probabilities of an answer")
+                self._service.complain(f"sent invalid log-probabilities: {shown(found)}")
             return math.fsum(found) - question.content["own"]
 
         return [await call(ask)]
@@ -76,13 +76,13 @@ class LogprobTeacher(Oracle):
             lengths = {len(texts), len(values)}
         except (LookupError, TypeError):
             self._service.complain(
-                "gives no log-probabilities of a prompt (echo with logprobs); serve the teacher "
-                "with vLLM, or another server whose completions do"
+                "sent no log-probabilities of the prompt (echo with logprobs); serve the teacher "
+                "with vLLM or another server that supports them"
             )
         if len(lengths) > 1 or lengths.pop() not in (count, count + 1):
             self._service.complain(
-                f"has {len(values)} log-probabilities for {count} tokens; serve a model of the "
-                "policy's own tokenizer"
+                f"sent {len(values)} log-probabilities for {count} tokens; serve a model with the "
+                "policy's tokenizer"
             )
         return texts[:count], values[:count]
 
@@ -92,8 +92,8 @@ class LogprobTeacher(Oracle):
         letters = iter(echoed)
         if text.isascii() and not all(letter in letters for letter in text.strip()):
             self._service.complain(
-                f"reads the answer {shown(text)} as {shown(echoed)}: its tokenizer is another; "
-                "serve a model of the policy's own"
+                f"decodes the answer {shown(text)} as {shown(echoed)}: tokenizer mismatch; "
+                "serve a model with the policy's tokenizer"
             )
 
 
