@@ -159,7 +159,7 @@ def test_out_of_memory_is_shown_to_the_user(tmp_path):
     metrics: dict[str, float | None] = {"learn/out_of_memory": 2.0, "learn/loss": 0.5}
     tracker.log_learner(Update(version=3, metrics=metrics, advantages=[]))
     tracker.end_update(3)
-    assert "micro-batches were halved 2 times" in " ".join(printed(tracker).split())
+    assert "micro-batches halved 2 times" in " ".join(printed(tracker).split())
 
     assert lines(tmp_path / "metrics.jsonl")[0]["learn/out_of_memory"] == 2
 
