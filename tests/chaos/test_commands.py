@@ -60,9 +60,9 @@ def test_killed_run_resumes_to_the_uninterrupted_result(project: Path) -> None:
 
     process, log = start(project, *LONG), two.log("loop")
     children(process, "ActorProcess")[-1].kill()
-    wait_for(lambda: "died and is started again" in log.read_text(), process)
+    wait_for(lambda: "died and is restarted" in log.read_text(), process)
     goes_on(project, process, updates=2)
-    assert "died and is started again; its games are played again" in killed(process)
+    assert "died and is restarted; its games are replayed" in killed(process)
     closed_in_last_evaluation(project, two)
     with locally():
         done = in_process(project, "train", "--resume", "run")

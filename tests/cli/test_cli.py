@@ -261,7 +261,7 @@ def test_custom_game_and_bot_from_yaml_may_block_actors(
     assert blocking.read_text() == "Countdown\n"
     logs = [path.read_text() for path in (project / "run/logs").glob("actor-*.log")]
     assert any("time.sleep(100000)" in text for text in logs)
-    assert "died and is started again" in (project / "run/logs/loop.log").read_text()
+    assert "died and is restarted" in (project / "run/logs/loop.log").read_text()
 
     (project / "block").touch()
     wait_for(lambda: "SimpleTak-v0\n" in blocking.read_text(), process)

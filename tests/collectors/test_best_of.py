@@ -245,9 +245,9 @@ JUDGES = {
     ({"answers": 2}, "answers = 2: no judge to choose the best"),
     ({"judge": JUDGE}, ": only one answer"),
     ({"answers": 2, "judge": "nobody"}, "unknown reward term"),
-    ({"answers": 2, "judge": "length"}, "has to value one turn"),
-    ({"answers": 2, "judge": f"{__name__}:seat_judge"}, "has to value one turn"),
-    ({"answers": 2, "judge": "seats"}, "has to value one turn"),
+    ({"answers": 2, "judge": "length"}, "must score single turns"),
+    ({"answers": 2, "judge": f"{__name__}:seat_judge"}, "must score single turns"),
+    ({"answers": 2, "judge": "seats"}, "must score single turns"),
     ({"answers": 2, "judge": "pairs"}, "'pairs' judges turns, but judges.pairs.args.mode"),
     ({"answers": 2, "judge": "llm"}, "unknown reward term"),
 )

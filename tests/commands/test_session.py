@@ -229,6 +229,6 @@ async def test_start_timeout_names_the_log(tmp_path: Path) -> None:
         async with in_time(config, "actor-3", RunFolder(tmp_path)):
             await asyncio.sleep(20)
     assert str(error.value) == (
-        "actor-3 has not started in loop.start_timeout = 0.01 s; see "
-        f"{tmp_path}/logs/actor-3.log, or raise it"
+        "actor-3 did not start within loop.start_timeout = 0.01 s; see "
+        f"{tmp_path}/logs/actor-3.log, or raise loop.start_timeout"
     )

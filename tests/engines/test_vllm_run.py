@@ -71,7 +71,7 @@ def test_a_run_survives_the_death_of_its_actor(tmp_path: Path) -> None:
     # In a path with a space the loader tells of what vLLM preloads (docs/engines.md).
     assert no_developers_lines("\n".join(x for x in output.splitlines() if "LD_PRELOAD" not in x))
     assert [row["version"] for row in read_rows(metrics)] == [0, 1, 2]
-    assert "actor-0 died and is started again" in (tmp_path / "run/logs/loop.log").read_text()
+    assert "actor-0 died and is restarted" in (tmp_path / "run/logs/loop.log").read_text()
     for row in read_rows(metrics)[1:]:
         assert row["learn/mismatch_abs_mean"] < 0.2
         assert 20 < row["collect/engine/request_tokens"] < 300  # TicTacToe's prompts and answers

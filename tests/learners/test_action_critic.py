@@ -18,16 +18,16 @@ from unstable.learners.batch import FlatBatch
 from unstable.learners.model.packing import pack_samples
 from unstable.types import Move, Reward
 
-HOT = 0.3  # a temperature at which the tiny model's answers differ
+HOT = 0.3  # temperature that makes the tiny model's answers vary
 ANSWERS = [[word, last] for word in range(VOCAB) for last in range(VOCAB)]
-LEGAL = [12 * word for word in (4, 5, 6)]  # places among them of words that 0 ends
+LEGAL = [12 * word for word in (4, 5, 6)]  # indices of the answers that end with 0, for three words
 MOVES = tuple(Move(ANSWERS[place]) for place in LEGAL)
 OWN = {"normalize": "none", "sarsa_lambda": 1.0}
 
 
 ROWS = st.lists(
     st.tuples(*[st.floats(-5, 5)] * 3, st.booleans(), st.integers(0, 3)), min_size=1, max_size=12
-)  # reward, Q, V, whether it is a legal move, trajectory
+)  # reward, Q, V, is legal, trajectory
 
 
 @given(ROWS, st.floats(0.1, 1), st.floats(0, 1), st.randoms(use_true_random=False))
@@ -57,7 +57,7 @@ def logprobs(learner: Any, prompt: list[int]) -> Tensor:
 
 
 def spoil(learner: Any) -> None:
-    """Have its critic say something, and its policy something else than the model."""
+    """Perturb the critic and the policy, so that neither is at its start."""
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in (*learner.critic.head.parameters(), *learner.policy.trained.parameters):
@@ -85,8 +85,8 @@ GAMES: list[tuple[int, int | None]] = [
 
 
 @pytest.mark.parametrize("kind", ["head", "adapter"])
-def test_the_mean_over_all_games_is_the_true_gradient_whatever_q_says(model, kind) -> None:
-    """All games of at most two turns, illegal answers too, each as likely as the policy has it."""
+def test_mean_over_all_games_is_true_gradient_for_any_q(model, kind) -> None:
+    """All games of at most two turns, illegal answers too, weighted by the policy's probability."""
     learner = make_learner(
         model, algorithm={"name": "vrpo", "critic": OWN | {"kind": kind}}, micro_batch_size=512
     )
@@ -115,7 +115,7 @@ def test_the_mean_over_all_games_is_the_true_gradient_whatever_q_says(model, kin
     assert max(each.abs().max() for each in expected) > 1e-2
 
 
-def test_an_updates_gradient_is_that_of_the_expected_reward(model, gradients) -> None:
+def test_update_gradient_is_gradient_of_expected_reward(model, gradients) -> None:
     """One turn's answers, importance-weighted by their probabilities, give the exact gradient."""
     algorithm = {"name": "vrpo", "critic": OWN, "importance_cap": 1e9, "aggregation": "turn"}
     learner = make_learner(model, algorithm=algorithm, batch_size=144, micro_batch_size=50)
@@ -141,7 +141,7 @@ def test_an_updates_gradient_is_that_of_the_expected_reward(model, gradients) ->
     assert expected.abs().max() > 1e-2
 
 
-def test_what_it_takes_off_later_has_the_mean_0_over_the_policys_moves(model) -> None:
+def test_advantages_average_to_0_over_the_policys_moves(model) -> None:
     learner = make_learner(model, algorithm={"name": "vrpo", "critic": OWN | {"sarsa_lambda": 0}})
     spoil(learner)
     samples = [
@@ -156,7 +156,7 @@ def test_what_it_takes_off_later_has_the_mean_0_over_the_policys_moves(model) ->
     assert (shares / shares.sum()).min() > 0.01
 
 
-def test_equal_moves_of_equal_positions_are_scored_once_and_illegal_answers_too() -> None:
+def test_equal_moves_are_scored_once_and_illegal_answers_too() -> None:
     samples = [
         make_sample([1, 2], [4, 0], moves=MOVES),
         make_sample([1, 2], [5, 0], moves=MOVES, game_id=1),
@@ -176,7 +176,7 @@ def test_equal_moves_of_equal_positions_are_scored_once_and_illegal_answers_too(
     assert values == pytest.approx([2.0, 2.0, 2.0, 8.0])  # (0.2 + 0.2 + 0.4) / 0.4
 
 
-def test_turns_without_their_moves_are_refused_in_one_line(model) -> None:
+def test_turns_without_legal_moves_are_rejected(model) -> None:
     learner = make_learner(model, algorithm={"name": "vrpo"})
     refused(
         "which 1 of 2 turns lack",

@@ -27,11 +27,11 @@ ROWS = st.lists(
 
 
 def batch_of(rows):
-    """The rows' samples as a batch, in which those of one game and role are a trajectory."""
+    """Make a batch of the rows, in which a game and role form a trajectory."""
     roles = sorted({role for _, role, _ in rows})
     trajectories: dict[Any, list[Made]] = {}
     for reward, role, game in rows:
-        # An env has games of its own.
+        # Game ids differ between envs.
         place = {"game_id": 10 * (role[0] == "b") + game, "env": role[0], "seat": role[1]}
         sample = make_sample([1], [2], reward, **place, group_id=roles.index(role))
         trajectories.setdefault((role, game), []).append(sample)
@@ -45,9 +45,9 @@ def baseline_advantages(baseline, rows):
 
 
 def shuffled(batch, random):
-    """The batch with its groups, their trajectories and the samples of these in another order.
+    """Shuffle a batch's groups, trajectories and samples.
 
-    Also the place in the batch of each of its samples.
+    Also returns each sample's index in the original batch.
     """
 
     def mixed(values):
@@ -73,8 +73,8 @@ def test_baseline_by_hand():
         # Game 0 has two turns of seat 0, which count as one game of reward 0.5.
         [(1.0, ("a", 0), 0), (0.0, ("a", 0), 0), (1.5, ("a", 0), 1), (-1.0, ("a", 1), 0)],
     )
-    assert first.tolist() == [1.0, 0.0, 1.5, -1.0]  # read before it moves, from 0
-    # Seat 0: two games of mean 1.0, kept 0.25 of 0. Seat 1: one game of -1, kept 0.5 of 0.
+    assert first.tolist() == [1.0, 0.0, 1.5, -1.0]  # the baseline is still 0
+    # Seat 0: two games of mean 1.0, decay 0.25. Seat 1: one game of -1, decay 0.5.
     assert baseline.values == {("a", 0): 0.75, ("a", 1): -0.5}
     second = baseline_advantages(baseline, [(1.0, ("a", 0), 2), (1.0, ("b", 0), 3)])
     assert second.tolist() == [0.25, 1.0]
@@ -82,7 +82,7 @@ def test_baseline_by_hand():
     assert baseline.values[("b", 0)] == 0.5
 
 
-def test_baseline_survives_its_state():
+def test_baseline_state_round_trips():
     baseline = RoleBaseline(decay=0.9)
     baseline_advantages(baseline, [(1.0, ("a", 0), 0)])
     state = baseline.state_dict()
@@ -90,7 +90,7 @@ def test_baseline_survives_its_state():
     copy.load_state_dict(state)
     rows = [(2.0, ("a", 0), 1)]
     assert baseline_advantages(copy, rows) == baseline_advantages(baseline, rows)
-    assert state == {("a", 0): pytest.approx(0.1)}  # a copy, which later updates leave alone
+    assert state == {("a", 0): pytest.approx(0.1)}  # a copy, not affected by later updates
 
 
 def test_normalize_by_hand():
@@ -104,8 +104,8 @@ def test_normalize_by_hand():
     )
 
 
-def test_samples_count_by_the_spread_of_their_game():
-    """A game of which each seat always earns the same counts nothing, however seats differ."""
+def test_envs_are_weighted_by_their_reward_spread():
+    """An env whose seats always earn the same counts 0, even if seats differ."""
     roles = [("a", 0), ("a", 0), ("a", 1), ("b", 0), ("b", 0), ("c", 0), ("c", 1)]
     rewards = np.array([1.0, -1.0, 0.5, 0.25, -0.25, 9.0, -9.0])
     found = spread_weights(rewards, roles)
@@ -150,10 +150,10 @@ def test_group_relative_by_hand():
     assert group_relative(rewards, groups, envs, "batch") == pytest.approx(2 * np.array(centered))
 
 
-def test_rounding_is_no_deviation_and_a_trajectory_counts_once():
+def test_rounding_is_not_deviation_and_trajectory_counts_once():
     found = deviation_by(np.array([1.0, 1.0 + 1e-15, 3.0, 5.0]), [0, 0, 1, 1])
     assert found.tolist() == [1e-6, 1e-6, 1.0, 1.0]
-    # Game 0 has three turns of 0.1, whose mean would be rounded to something else than game 1's.
+    # Game 0 has three turns of 0.1, whose naive mean would differ from game 1's by rounding.
     samples = [make_sample([1], [2], 0.1, game_id=game, group_id=4) for game in (0, 0, 0, 1)]
     samples += [make_sample([1], [2], 0.7, game_id=0, seat=1, group_id=5)]
 
@@ -163,12 +163,12 @@ def test_rounding_is_no_deviation_and_a_trajectory_counts_once():
     assert batch.trajectories_S.tolist() == [0, 0, 0, 1, 2]
 
 
-def test_each_sample_has_what_its_trajectory_says():
+def test_samples_have_the_fields_of_their_trajectory():
     samples = [
         make_sample([1], [2], 0.5, game_id=3, env="b", group_id=7, outcome=1.0, logprobs=[-0.5]),
         make_sample([1, 4], [2, 3], game_id=2, env="a", seat=1, group_id=8, forfeit=True),
         make_sample([1, 5], [2], game_id=2, env="a", seat=1, group_id=8, forfeit=True),
-        make_sample([1], [3], game_id=4, env="b", group_id=7),  # of the first one's group
+        make_sample([1], [3], game_id=4, env="b", group_id=7),  # in the first sample's group
     ]
     batch = FlatBatch(make_batch(samples))
     assert batch.envs_T == ["b", "b", "a"]
@@ -202,7 +202,7 @@ def test_permuting_the_samples_permutes_group_advantages(rows, random, scale):
     assert np.isfinite(advantages).all()
     found = group_advantages(permuted, permuted.rewards_S, scale)
     assert found == pytest.approx(advantages[order], rel=1e-6, abs=1e-6)
-    of_first = np.searchsorted(flat.trajectories_S, flat.trajectories_S)  # turn of a trajectory
+    of_first = np.searchsorted(flat.trajectories_S, flat.trajectories_S)  # first turns
     assert advantages.tolist() == advantages[of_first].tolist()
 
 

@@ -1,4 +1,4 @@
-"""Packs that are made ahead of time: the same gradients, to the bit, and nothing left behind."""
+"""Packs that are made ahead of time: identical gradients, and no thread left over."""
 
 import threading
 
@@ -26,11 +26,11 @@ from unstable.learners.model import policy
     ],
     ids=lambda algorithm: algorithm["name"],
 )
-def test_packs_made_ahead_are_those_made_late(model, monkeypatch, gradients, algorithm):
+def test_packs_made_ahead_change_no_update(model, monkeypatch, gradients, algorithm):
     makers = []
 
     def spy(given):
-        if any(sample.segments for sample in given):  # a critic reads prompts when it steps
+        if any(sample.segments for sample in given):  # not the critic's prompts
             makers.append(threading.current_thread().name)
         return made(given)
 
@@ -54,7 +54,7 @@ def test_packs_made_ahead_are_those_made_late(model, monkeypatch, gradients, alg
     assert torch.equal(weights, reweights)
 
 
-def test_one_is_made_ahead_in_order_and_an_early_end_drops_it():
+def test_made_ahead_keeps_order_and_drops_unused_item():
     begun: list[int] = []
 
     def make(number):
@@ -67,18 +67,18 @@ def test_one_is_made_ahead_in_order_and_an_early_end_drops_it():
     ahead = made_ahead(range(9), make, threaded=True)
     next(ahead)
     ahead.close()
-    assert begun in ([0], [0, 1])  # the second may have been begun, and no more
+    assert begun in ([0], [0, 1])  # at most one item is made ahead
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("ahead")]
 
 
-def test_what_cannot_be_made_is_an_error_of_who_asks_for_it():
+def test_made_ahead_raises_errors_in_the_caller():
     ahead = made_ahead([1, 0], lambda number: 1 / number, threaded=True)
     assert next(ahead) == (1, 1.0)
     with pytest.raises(ZeroDivisionError):
         next(ahead)
 
 
-def test_a_gpu_alone_makes_packs_ahead(model):
+def test_packs_are_made_ahead_only_on_gpu(model):
     config = make_learner(model).config
     assert MicroBatches.of(config, make_learner(model).micro_batches.ranks, on_gpu=True).ahead
     assert not make_learner(model).micro_batches.ahead

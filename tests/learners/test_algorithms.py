@@ -1,4 +1,4 @@
-"""Every algorithm learns, is exact however it is split, and refers to where it began."""
+"""Every algorithm learns, is independent of micro-batches, and has the start as reference."""
 
 import re
 import sys
@@ -66,21 +66,21 @@ def test_micro_batches_do_not_change_the_gradient(model, gradients, algorithm):
         ({"name": "rft", "aggregation": "sequence"}, False),
     ],
 )
-def test_trajectories_stay_whole_only_where_the_loss_needs_it(model, algorithm, whole):
+def test_trajectories_stay_whole_only_if_the_loss_needs_it(model, algorithm, whole):
     learner = make_learner(model, algorithm=algorithm, micro_batch_size=1)
     packs = count_forwards(learner.policy)
-    batch = make_groups(won=[1.0, 0.5, 0.25, 0.75])  # all won, each once
+    batch = make_groups(won=[1.0, 0.5, 0.25, 0.75])  # all won, all different
     learner.update(batch)
     assert len(packs) == len(batch.trajectories if whole else batch.samples)
 
 
 @pytest.mark.parametrize("name", CLIPPED)
-def test_a_bandit_is_solved_from_chance(model, name):
+def test_bandit_is_learned_from_random_play(model, name):
     solve_bandit(model, updates=40, algorithm={"name": name}, epochs=2)
 
 
 @pytest.mark.parametrize("name", ["grpo", "reinforce"])
-def test_the_same_seed_gives_the_same_losses_and_no_reward_nothing(model, name):
+def test_same_seed_repeats_losses_and_zero_reward_changes_nothing(model, name):
     def losses(rewarded):
         algorithm = {"name": name, "kl_loss": 0.1 * rewarded}
         learner = make_learner(model, algorithm=algorithm, epochs=2, micro_batch_size=16)
@@ -95,7 +95,7 @@ def test_the_same_seed_gives_the_same_losses_and_no_reward_nothing(model, name):
 
 
 @pytest.mark.parametrize("name", GROUPED)
-def test_groups_of_one_and_ties_teach_nothing(model, name):
+def test_single_and_tied_groups_have_zero_advantages(model, name):
     learner = make_learner(model, algorithm={"name": name})
     before = trained(learner)
     update = learner.update(make_groups(won=[0.1] * 4))
@@ -110,7 +110,7 @@ def test_groups_of_one_and_ties_teach_nothing(model, name):
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_rewards_are_bounded_in_every_algorithm(model, name):
+def test_reward_clip_applies_in_every_algorithm(model, name):
     algorithm = {"name": name, "reward_clip": [-0.5, 0.75]}
     batch = make_groups(turns=(1, 1, 1, 1))
     update = make_learner(model, algorithm=algorithm).update(batch)
@@ -122,7 +122,7 @@ def test_rewards_are_bounded_in_every_algorithm(model, name):
     assert update.metrics.get("learn/loss") == expected.metrics.get("learn/loss")
 
 
-def test_bounds_come_before_any_kl(model):
+def test_rewards_are_clipped_before_kl_is_subtracted(model):
     algorithm = {"name": "reinforce", "normalize": "none", "kl_reward": 0.5}
     algorithm["reward_clip"] = [-1e-3, 1e-3]
     learner = make_learner(model, algorithm=algorithm)
@@ -131,7 +131,7 @@ def test_bounds_come_before_any_kl(model):
     assert abs(shaped["learn/reward_shaped_mean"]) > 0.01
 
 
-def test_old_logprobs_are_those_before_the_first_step(model):
+def test_old_logprobs_are_from_before_the_first_step(model):
     algorithm = {"name": "grpo", "importance": "none", "clip_low": 0.05, "clip_high": 0.05}
     once = make_learner(model, algorithm=algorithm).update(make_groups())
     assert once.metrics["learn/ratio_max"] == 1.0
@@ -142,7 +142,7 @@ def test_old_logprobs_are_those_before_the_first_step(model):
     assert 0 < metrics["learn/clipped_low"] < 1
 
 
-def test_what_the_masks_drop_is_counted_and_not_trained_on(model):
+def test_masked_tokens_are_counted_and_not_trained_on(model):
     for importance in ("mask", "sequence_mask"):
         algorithm = {"name": "grpo", "importance": importance}
         learner = make_learner(model, algorithm=algorithm)
@@ -168,7 +168,7 @@ def part_of(batch, seat):
 @pytest.mark.parametrize(
     "name", [name for name in ALGORITHMS if name not in (*UNWEIGHED, "distill")]
 )
-def test_the_share_that_the_loss_capped_is_reported_for_each_role_too(model, name):
+def test_capped_share_is_reported_for_each_role(model, name):
     learner = make_learner(model, algorithm={"name": name, "importance_cap": 1.1})
     batch = make_groups()
     parts = {"": batch, "/env/0": part_of(batch, 0), "/env/1": part_of(batch, 1)}
@@ -179,7 +179,7 @@ def test_the_share_that_the_loss_capped_is_reported_for_each_role_too(model, nam
     assert 0 < expected[""] < 1
 
 
-def test_a_clipped_ratio_leaves_the_capped_share_to_the_policy_that_the_update_began_with(model):
+def test_capped_share_refers_to_policy_before_the_update(model):
     algorithm = {"name": "grpo", "importance_cap": 1.1}
     learner = make_learner(model, algorithm=algorithm, epochs=4, learning_rate=5e-2)
 
@@ -190,7 +190,7 @@ def test_a_clipped_ratio_leaves_the_capped_share_to_the_policy_that_the_update_b
 
 
 @pytest.mark.parametrize("importance", ["none", "mask", "sequence_mask"])
-def test_a_loss_that_caps_nothing_reports_so(model, importance):
+def test_loss_without_cap_reports_capped_share_0(model, importance):
     algorithm = {"name": "grpo", "importance": importance, "importance_cap": 1.0}
     learner = make_learner(model, algorithm=algorithm)
     assert capped_share(learner, make_groups(), 1.0) > 0
@@ -198,12 +198,12 @@ def test_a_loss_that_caps_nothing_reports_so(model, importance):
 
 
 @pytest.mark.parametrize("name", UNWEIGHED)
-def test_what_weighs_nothing_reports_no_cap(model, name):
+def test_algorithms_without_weights_report_no_capped_share(model, name):
     metrics = make_learner(model, algorithm={"name": name}).update(make_groups()).metrics
     assert not [name for name in metrics if "importance_capped" in name]
 
 
-def test_the_kl_of_a_warm_start_refers_to_the_start(model, tmp_path):
+def test_kl_after_warm_start_refers_to_the_start(model, tmp_path):
     teacher = make_learner(model)
     teacher.update(make_groups(0))
     adapter = teacher.save(tmp_path / "000001")
@@ -211,14 +211,14 @@ def test_the_kl_of_a_warm_start_refers_to_the_start(model, tmp_path):
     learner = make_learner(model, adapter=adapter, algorithm=algorithm)
     assert learner.update(make_groups(0)).metrics["learn/kl_reference"] == 0.0
     learner.save(tmp_path / "next")
-    resumed = make_learner(model, algorithm=algorithm)  # which begins elsewhere
+    resumed = make_learner(model, algorithm=algorithm)  # starts from other weights
     resumed.load(tmp_path / "next")
     expected = learner.update(make_groups(1)).metrics["learn/kl_reference"]
     assert expected > 0
     assert resumed.update(make_groups(1)).metrics["learn/kl_reference"] == expected
 
 
-def test_the_reference_leaves_no_trace(model):
+def test_reference_scoring_restores_the_policy(model):
     learner = make_learner(model, algorithm={"name": "grpo", "kl_loss": 0.1})
     learner.update(make_groups(0))
     before = trained(learner)
@@ -234,7 +234,7 @@ def test_the_reference_leaves_no_trace(model):
 
 
 def test_normalizers_by_hand():
-    # Two turns of one trajectory, and one of another, which need not be the first of a batch.
+    # Two turns of one trajectory and one of another; trajectory ids need not start at 0.
     lengths, trajectories = np.array([2.0, 1.0, 3.0]), np.array([4, 4, 7])
     expected: dict[Aggregation, list[int]] = {
         "token": [6, 6, 6],
@@ -262,13 +262,13 @@ def documented(tmp_path, monkeypatch):
     return algorithms
 
 
-def test_what_the_example_adds_to_a_built_in_is_done(model, tmp_path, monkeypatch):
+def test_documented_extension_of_built_in_takes_effect(model, tmp_path, monkeypatch):
     _, algorithm = documented(tmp_path, monkeypatch)
     update = make_learner(model, algorithm=algorithm).update(make_groups())
     assert min(update.advantages) == -0.5
 
 
-def test_your_own_algorithm_is_thirty_lines_that_learn(model, tmp_path, monkeypatch):
+def test_documented_custom_algorithm_learns(model, tmp_path, monkeypatch):
     algorithm, _ = documented(tmp_path, monkeypatch)
     solve_bandit(model, updates=40, algorithm=algorithm)
 
@@ -280,7 +280,7 @@ class Doubled(GRPO):
         return self.config.args["factor"] * super().advantages(batch, rewards_S)
 
 
-def test_a_class_that_extends_a_built_in_has_its_settings_and_its_groups(model, gradients):
+def test_extension_of_built_in_has_its_settings_and_groups(model, gradients):
     algorithm = {"name": "grpo", "clip_high": 0.3, "scale": "none", "kl_loss": 0.1}
     own = {"target": "tests.learners.test_algorithms:Doubled", "args": {"factor": 2.0}}
     config = parse({"learner": {"algorithm": algorithm | own}})
@@ -290,7 +290,7 @@ def test_a_class_that_extends_a_built_in_has_its_settings_and_its_groups(model, 
     assert learner.algorithm.config.clip_high == 0.3
     advantages = learner.update(make_groups()).advantages
     assert advantages == pytest.approx([2 * advantage for advantage in expected])
-    # A fresh LoRA has no KL yet, so the gradient is doubled with the advantages.
+    # A fresh LoRA has KL 0, so doubled advantages double the gradient.
     torch.testing.assert_close(gradients[1], 2 * gradients[0])
 
 
@@ -300,10 +300,10 @@ HERE = "tests.learners.test_algorithms:Doubled"
 @every_row(
     "algorithm, message, remedy",
     ({"name": "math:Fllor"}, "name = 'math:Fllor': math has no Fllor", "did you mean 'floor'?"),
-    ({"name": "math:floor"}, "name = 'math:floor' is no class", "name one"),
+    ({"name": "math:floor"}, "name = 'math:floor': not a class", "name a class"),
     (
         {"name": HERE},
-        f"name = '{HERE}' extends GRPO",
+        f"name = '{HERE}': extends GRPO",
         f"to grpo, learner.algorithm.target to {HERE}",
     ),
     (
@@ -312,7 +312,7 @@ HERE = "tests.learners.test_algorithms:Doubled"
         "set learner.algorithm.name to reinforce++ or rloo or grpo or gspo or ppo or vrpo",
     ),
 )
-def test_a_wrong_class_is_refused_before_loading(model, algorithm, message, remedy):
+def test_invalid_class_is_rejected_before_loading(model, algorithm, message, remedy):
     missing = model.model_copy(update={"name": "no such model"})
     said = line_of(make_learner, missing, algorithm=algorithm)
     assert said.startswith(f"learner.algorithm.{message}") and remedy in said

@@ -1,4 +1,4 @@
-"""PPO, A2C and VRPO: advantages along a seat's turns, the critic's own training; that all learn."""
+"""PPO, A2C and VRPO: advantages along a seat's turns, training of the critic, learning."""
 
 import weakref
 from typing import Any
@@ -93,7 +93,7 @@ def test_generalized_advantages_equal_brute_force_in_any_order(rows, gamma, deca
         assert found[place] == pytest.approx(expected, abs=1e-9)
 
 
-def test_a_terminal_term_is_paid_once_and_a_turn_where_it_is_earned():
+def test_terminal_reward_is_paid_once_and_turn_reward_per_turn():
     def sample(turn, seat, form):
         rewards = {"format": Reward(form, 0.1 * form)}
         terminal = {"any:name": Reward(1.0, 2.0)}
@@ -138,14 +138,14 @@ def test_recomputed_activations_do_not_change_the_gradients(model, gradients, al
         runs.append(torch.cat(gradients))
         gradients.clear()
         passes.append(len(forwards))
-    # Backward runs a layer as often again as it was run with a gradient: never for the values, nor
-    # for the old logprobs of ppo, which are taken of three micro-batches in each of two updates.
+    # Backward repeats a layer's runs with a gradient: not those for the values, nor for ppo's
+    # old logprobs, which take three micro-batches in each of two updates.
     frozen = 2 * 3 * (2 if algorithm["name"] == "ppo" else 1)
     assert passes[1] - passes[0] == passes[0] - frozen > 0
     torch.testing.assert_close(runs[1], runs[0], atol=1e-6, rtol=1e-5)
 
 
-def test_the_policys_graph_is_gone_when_the_critics_is_made(model, monkeypatch):
+def test_policy_graph_is_freed_before_critic_backward(model, monkeypatch):
     """Free the policy's graph before the critic's backward, which bounds the peak memory."""
     algorithm = {"name": "ppo", "critic": {"kind": "adapter"}, "kl_loss": 0.1}
     learner = make_learner(model, algorithm=algorithm)
@@ -172,7 +172,7 @@ def test_the_policys_graph_is_gone_when_the_critics_is_made(model, monkeypatch):
 
 
 @pytest.mark.parametrize("algorithm", CRITICS + MOVES)
-def test_the_values_of_a_batch_are_those_of_its_turns_one_by_one(model, algorithm):
+def test_batch_values_equal_values_of_single_turns(model, algorithm):
     learner = make_learner(model, algorithm=algorithm, micro_batch_size=5, batch_size=20)
     learner.update(make_games(0))
     batch = make_games(1)
@@ -188,11 +188,11 @@ def test_the_values_of_a_batch_are_those_of_its_turns_one_by_one(model, algorith
 
 
 @pytest.mark.parametrize("algorithm", CRITICS + MOVES)
-def test_the_critic_learns_and_leaves_the_policy_alone(model, algorithm):
+def test_critic_learns_without_changing_the_policy(model, algorithm):
     learner = make_learner(model, algorithm=algorithm)
     before, untrained = trained(learner), critic_parameters(learner)
     for version in range(2):
-        # Alone in its env, so that its normalized advantage is 0; the value is not right yet.
+        # A single turn of its env has a normalized advantage of 0, but its value is still wrong.
         update = learner.update(make_batch([make_sample([1, 2, 3], [4], 2.0)], version))
         assert update.advantages == [0.0]
         assert update.metrics["learn/value_loss"] > 0
@@ -201,7 +201,7 @@ def test_the_critic_learns_and_leaves_the_policy_alone(model, algorithm):
 
 
 @pytest.mark.parametrize("algorithm", CRITICS + MOVES)
-def test_values_become_discounted_returns(model, algorithm):
+def test_values_converge_to_discounted_returns(model, algorithm):
     decay = "target_lambda" if algorithm["name"] == "vrpo" else "gae_lambda"
     critic = algorithm.get("critic", {}) | {"learning_rate": 0.05, "gamma": 0.5, decay: 0.5}
     options = {"learning_rate": 1e-4, "epochs": 20, "updates": 8}
@@ -223,7 +223,7 @@ def test_values_become_discounted_returns(model, algorithm):
     assert metrics["learn/explained_variance"] > 0.95
 
 
-def test_a_critic_begins_at_0_and_its_lora_at_the_policys(model):
+def test_critic_starts_at_0_and_its_lora_at_the_policys(model):
     first = make_learner(model, algorithm={"name": "ppo"})
     assert critic_parameters(first).abs().max() == 0.0
     assert first.update(make_games()).metrics["learn/explained_variance"] == 0.0
@@ -242,12 +242,12 @@ def test_save_and_load_between_updates_change_nothing(model, tmp_path, algorithm
 
 
 @pytest.mark.parametrize("algorithm", CRITICS[1:3] + MOVES)
-def test_a_bandit_is_solved_from_chance(model, algorithm):
+def test_bandit_is_learned_from_random_play(model, algorithm):
     solve_bandit(model, updates=32, algorithm=algorithm, learning_rate=2e-3)
 
 
 @pytest.mark.parametrize("algorithm", CRITICS + MOVES)
-def test_the_same_seed_gives_the_same_losses_and_no_reward_nothing(model, algorithm):
+def test_same_seed_repeats_losses_and_zero_reward_changes_nothing(model, algorithm):
     def losses(rewarded):
         learner = make_learner(model, algorithm=algorithm, epochs=2, micro_batch_size=16)
         before = trained(learner), critic_parameters(learner)

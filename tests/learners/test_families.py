@@ -34,7 +34,7 @@ PACKED = (
     *("qwen2_moe", "phimoe", "gpt2", "opt", "phi"),
 )
 PADDED = ("qwen3_next", "lfm2", "mamba2", "bamba", "falcon_h1")
-SPREAD = 0.3  # of weights, so that each part of a model shows in its logits
+SPREAD = 0.3  # of weights, so that each part of a model affects its logits
 SHARED = [3, 7, 11, 5, 9, 30, 31, 8, 4, 6]
 SAMPLES = [
     token_sample([*SHARED, 12, 13, 14], [4, 5, 0]),
@@ -90,7 +90,7 @@ def test_packed_families_equal_their_own_forward(kind):
     assert_alike(kind, "packed", ATTENTION, "eager")
 
 
-def test_one_model_has_the_same_scores_by_both_paths():
+def test_packed_and_padded_scores_are_equal():
     packed, padded = (Policy(adapted("llama", attention)) for attention in (ATTENTION, "sdpa"))
     assert (packed.padded, padded.padded) == (False, True)
     prompts = [*SAMPLES, TokenSample(prompt_ids=[5, 6], segments=())]
@@ -106,7 +106,7 @@ def test_one_model_has_the_same_scores_by_both_paths():
     torch.testing.assert_close(*slopes, atol=1e-5, rtol=1e-4)
 
 
-def test_rows_by_hand():
+def test_padded_rows_by_hand():
     rows = pad_samples([token_sample([5, 6, 7], [8, 9]), token_sample([5, 6], [1])])
     assert rows.ids_SL.tolist() == [[5, 6, 7, 8], [5, 6, 0, 0]]
     assert rows.mask_SL.tolist() == [[1, 1, 1, 1], [1, 1, 0, 0]]
@@ -115,14 +115,14 @@ def test_rows_by_hand():
     assert (rows.samples_N.tolist(), rows.states_S.tolist()) == ([0, 0, 1], [2, 5])
 
 
-def test_rows_of_a_micro_batch_are_of_like_lengths_and_count_as_the_longest():
-    samples = [token_sample([1] * length, [0]) for length in (9, 2, 5, 3, 4, 8)]  # 1 more each
+def test_padded_rows_have_similar_lengths_and_count_in_full():
+    samples = [token_sample([1] * length, [0]) for length in (9, 2, 5, 3, 4, 8)]  # plus 1 each
     batches = MicroBatches(max_tokens=20, padded=True)(samples)
     assert [batch.indices for batch in batches] == [[1, 3, 4], [2, 5], [0]]
     assert MicroBatches(2, padded=True)(samples)[0].indices == [1, 3]
     samples = [token_sample([1] * length, [0]) for length in (100, 1000, 110, 990)]
     batches = MicroBatches(max_tokens=10_000, padded=True)(samples)
-    assert [batch.indices for batch in batches] == [[0, 2], [3, 1]]  # a fifth is padded at most
+    assert [batch.indices for batch in batches] == [[0, 2], [3, 1]]  # at most a fifth is padding
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_rows_of_a_micro_batch_are_of_like_lengths_and_count_as_the_longest():
     ],
     ids=lambda algorithm: algorithm["name"],
 )
-def test_updates_are_the_same_by_both_paths(algorithm, tmp_path, monkeypatch):
+def test_packed_and_padded_updates_are_equal(algorithm, tmp_path, monkeypatch):
     model = save_model(tmp_path)
     samples = [
         make_sample([1, 2, i][: 2 + i % 2], [4 + i % 3] * (1 + i % 2), float(i % 3), game_id=i)
@@ -156,7 +156,7 @@ def test_updates_are_the_same_by_both_paths(algorithm, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["qwen2_moe", "phimoe", "qwen3_moe", "mamba2", "gpt2"])
-def test_a_lora_leaves_routers_alone_and_planning_knows(kind):
+def test_lora_skips_routers_and_plan_agrees(kind):
     model = make_family(kind)
     shape = shape_of(model.config)
     planned = {linear.name for linear in shape.lora_linears("all-linear")}
@@ -169,7 +169,7 @@ def test_a_lora_leaves_routers_alone_and_planning_knows(kind):
     assert size == shape.lora_parameters(AdapterConfig())
 
 
-def test_a_router_can_be_named_and_experts_cannot():
+def test_lora_targets_accept_router_and_reject_experts():
     config = AdapterConfig(targets=["router"])
     model = attach_lora(make_family("phimoe"), config, seed=0)
     base: Any = model.get_base_model()

@@ -1,4 +1,4 @@
-"""Heads with a bias, a scale and a soft cap: figures and gradients are those of plain formulas."""
+"""Heads with a bias, a scale and a soft cap: figures and gradients equal plain formulas."""
 
 import itertools
 from collections.abc import Sequence
@@ -74,7 +74,7 @@ def plain_figures(hidden: Tensor, head: Head) -> Sequence[Tensor]:
 @every_row("softcap", None, 1.5)
 @every_row("bias", False, True)
 @every_row("scale", 1.0, 0.4)
-def test_figures_and_gradients_are_the_plain_ones(
+def test_figures_and_gradients_equal_plain_formulas(
     scale: float, bias: bool, softcap: float | None, trained: bool, chunk_rows: int
 ) -> None:
 
@@ -88,7 +88,7 @@ def test_figures_and_gradients_are_the_plain_ones(
     weights = torch.linspace(-1, 2, ROWS, dtype=torch.float64)
     sums = [[(weights * each).sum() for each in of] for of in (found, expected)]
     together = tuple(torch.stack(each).sum() for each in sums)
-    for pair in [*zip(*sums, strict=True), together]:  # each alone, and all
+    for pair in [*zip(*sums, strict=True), together]:  # each figure, then their sum
         gradients = (torch.autograd.grad(each, wanted, retain_graph=True) for each in pair)
         torch.testing.assert_close(*gradients)
 
@@ -97,11 +97,11 @@ def test_figures_and_gradients_are_the_plain_ones(
             hidden, Head(rest[0], rest[1] if bias else None, scale, softcap)
         ),
         inputs,
-        fast_mode=True,  # each derivative is held against the plain formula's above
+        fast_mode=True,  # derivatives were compared with the plain formula above
     )
 
 
-def test_without_entropy_a_trained_head_gets_none_of_it() -> None:
+def test_entropies_have_no_gradient_unless_requested() -> None:
     weight = WEIGHT.clone().requires_grad_()
     found = selected_logprobs(HIDDEN, Head(weight), TARGETS, TEMPERATURES)
     assert found.logprobs_N.requires_grad and not found.entropies_N.requires_grad
@@ -114,7 +114,7 @@ def test_without_entropy_a_trained_head_gets_none_of_it() -> None:
     assert [each is None for each in found.logprobs_N.grad_fn.saved_tensors] == [False, True]
 
 
-def test_a_trained_heads_logits_are_held_for_a_chunk_at_a_time() -> None:
+def test_trained_head_holds_logits_of_one_chunk() -> None:
     largest = 0
 
     class Watch(torch.overrides.TorchFunctionMode):
@@ -127,12 +127,12 @@ def test_a_trained_heads_logits_are_held_for_a_chunk_at_a_time() -> None:
 
     weight, hidden = WEIGHT.clone().requires_grad_(), HIDDEN.clone().requires_grad_()
     with Watch():
-        figures(hidden, Head(weight), chunk_rows=8)[0].sum().backward()  # two rows with three aims
+        figures(hidden, Head(weight), chunk_rows=8)[0].sum().backward()  # 2 rows per chunk
     assert largest == 2
 
 
 @every_row("trained", False, True)
-def test_gradients_of_a_bfloat16_head_are_near(trained: bool) -> None:
+def test_bfloat16_head_gradients_are_close(trained: bool) -> None:
     hidden, weight = HIDDEN.bfloat16(), WEIGHT.bfloat16()
     inputs = [hidden.requires_grad_(), weight.requires_grad_(trained)]
     found = selected_logprobs(
@@ -158,7 +158,7 @@ def test_gradients_of_a_bfloat16_head_are_near(trained: bool) -> None:
         + [("falcon_h1", 1.7, None)]
     ),
 )
-def test_a_head_is_read_of_the_config(kind: str, scale: float, softcap: float | None) -> None:
+def test_head_is_read_from_config(kind: str, scale: float, softcap: float | None) -> None:
     head = Head.of(make_family(kind))
     assert (head.scale, head.softcap) == (pytest.approx(scale), softcap)
     assert head.bias_V is None and not head.trained

@@ -44,11 +44,11 @@ from unstable.types import Reward, Segment
 
 
 def plain(**changes):
-    """REINFORCE, its advantages not normalized."""
+    """Config of REINFORCE without normalized advantages."""
     return {"name": "reinforce", "normalize": "none"} | changes
 
 
-def test_neither_tokens_at_a_time_nor_recomputing_change_the_gradient(model, gradients):
+def test_micro_batch_tokens_and_recomputing_keep_the_gradient(model, gradients):
     runs = []
     for changes in ({}, {"micro_batch_tokens": 12}, {"gradient_checkpointing": "on"}):
         learner = make_learner(model, **changes)
@@ -56,7 +56,7 @@ def test_neither_tokens_at_a_time_nor_recomputing_change_the_gradient(model, gra
         learner.update(mixed_batch(0))
         runs.append(len(forwards))
         learner.update(mixed_batch(1))
-    assert runs == [1, 5, 2]  # 47 tokens at once, by twelves, at once and again in backward
+    assert runs == [1, 5, 2]  # forward runs: whole, by 12 tokens, whole and recomputed
     whole, twelves, recomputed = (torch.stack(gradients[i : i + 2]) for i in (0, 2, 4))
     torch.testing.assert_close(twelves, whole, atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(recomputed, whole, atol=1e-6, rtol=1e-5)
@@ -70,7 +70,7 @@ def test_compiling_does_not_change_the_gradient(model, gradients, monkeypatch):
     torch.testing.assert_close(gradients[1], gradients[0], atol=1e-6, rtol=1e-5)
 
 
-def test_an_interrupted_answer_is_trained_where_sampled(model, gradients, tmp_path):
+def test_only_sampled_segments_of_an_answer_are_trained(model, gradients, tmp_path):
     """The gradient equals the gradient of a plain forward with no loss on inserted tokens."""
     learner, peft_model = make_learner(model, algorithm=plain()), plain_policy(model)
     TrainedLora(peft_model).load(learner.save(tmp_path / "000000"))
@@ -108,7 +108,7 @@ def test_an_interrupted_answer_is_trained_where_sampled(model, gradients, tmp_pa
     torch.testing.assert_close(gradients[0], torch.cat(expected), atol=1e-5, rtol=1e-5)
 
 
-def test_metrics_say_what_was_trained_on(model):
+def test_metrics_describe_the_training_batch(model):
     rewards = {"outcome": Reward(1.0, 1.0), "format": Reward(1.0, 0.5)}
     cut: dict[str, Any] = {"finish_reason": "length", "rewards": rewards}
 
@@ -123,7 +123,7 @@ def test_metrics_say_what_was_trained_on(model):
     update = make_learner(model, batch_size=3, micro_batch_size=1).update(batch)
     metrics = update.metrics
     assert update.version == 1
-    assert update.advantages == [1.0, 0.0, 1.5]  # baselines begin at 0
+    assert update.advantages == [1.0, 0.0, 1.5]  # baselines start at 0
     expected = (
         {"samples": 3, "groups": 3, "tokens_trained": 6, "optimizer_steps": 1, "skipped_steps": 0}
         | {"reward_mean": 2.5 / 3, "outcome_mean": 2 / 3, "advantage_mean": 2.5 / 3}
@@ -139,7 +139,7 @@ def test_metrics_say_what_was_trained_on(model):
     assert all(value is None or type(value) is float for value in metrics.values())
 
 
-def test_mismatch_is_zero_where_the_learner_agrees_with_the_sampler(model):
+def test_mismatch_is_zero_if_learner_agrees_with_sampler(model):
     plain = plain_policy(model)
     samples = [
         make_sample(each.prompt_ids, each.token_ids, logprobs=own, temperature=each.temperature)
@@ -147,7 +147,7 @@ def test_mismatch_is_zero_where_the_learner_agrees_with_the_sampler(model):
         for own in [plain_logprobs(plain, each).tolist()]
     ]
 
-    # Several steps, so that later ones see other weights: the mismatch is that of the first.
+    # Several steps with different weights: only the first one counts for the mismatch.
     learner = make_learner(model, steps_per_batch=2, micro_batch_size=4, epochs=2)
     metrics = learner.update(make_batch(samples)).metrics
     assert metrics["learn/optimizer_steps"] == 4
@@ -156,7 +156,7 @@ def test_mismatch_is_zero_where_the_learner_agrees_with_the_sampler(model):
     assert metrics["learn/importance_weight_max"] > 1.001
 
 
-def test_what_is_scored_under_another_adapter_leaves_the_policy_alone(model):
+def test_scoring_under_another_adapter_keeps_the_policy(model):
     adapter = random_adapter(tiny_model(vocab=VOCAB), "other", seed=3)
     samples = tokens_of(mixed_batch(0).samples)
     learner = make_learner(model)
@@ -165,7 +165,7 @@ def test_what_is_scored_under_another_adapter_leaves_the_policy_alone(model):
     assert expected != own
     assert learner.logprobs_under(adapter, samples) == expected
     misfit = random_adapter(tiny_model(vocab=VOCAB), "wide", seed=3, rank=8)
-    refused("adapter 'wide' does not fit", learner.logprobs_under, misfit, samples)
+    refused("adapter 'wide' does not match the model", learner.logprobs_under, misfit, samples)
     assert learner.logprobs(samples) == own
     assert torch.equal(trained(learner), before)
 
@@ -192,7 +192,7 @@ with new_folder(Path("000000")) as scratch:
 """
 
 
-def test_a_checkpoint_is_whole_and_never_overwritten(model, tmp_path):
+def test_checkpoint_is_atomic_and_never_overwritten(model, tmp_path):
     learner = make_learner(model)
     subprocess.run([sys.executable, "-c", KILLED], cwd=tmp_path, check=False)
     assert len(list(tmp_path.iterdir())) == 1
@@ -215,7 +215,7 @@ def change(file, **content):
         file.write_text(json.dumps(new))
 
 
-def test_a_checkpoint_of_before_files_named_their_format_is_read_as_it_is(model, tmp_path):
+def test_checkpoint_without_format_is_read(model, tmp_path):
     first = make_learner(model)
     first.update(mixed_batch(0))
     first.save(tmp_path / "000001")
@@ -228,7 +228,7 @@ def test_a_checkpoint_of_before_files_named_their_format_is_read_as_it_is(model,
     assert again[0] == again[1]
 
 
-def test_a_checkpoint_of_another_format_is_refused_in_one_line(model, tmp_path):
+def test_checkpoint_of_unknown_format_is_rejected(model, tmp_path):
     learner = make_learner(model)
     learner.update(mixed_batch(0))
     learner.save(tmp_path / "000001")
@@ -242,7 +242,7 @@ def test_a_checkpoint_of_another_format_is_refused_in_one_line(model, tmp_path):
     assert other.version == 0 and torch.equal(trained(other), before)
 
 
-def test_a_given_adapter_is_where_training_starts(model, tmp_path):
+def test_training_starts_from_a_given_adapter(model, tmp_path):
     teacher = make_learner(model)
     teacher.update(mixed_batch(0))
     student = make_learner(model, adapter=teacher.save(tmp_path / "000001"), seed=5)
@@ -258,7 +258,7 @@ WAITS = {
 
 
 class Waits(TorchFunctionMode):
-    """The names of calls for whose answer a program waits until a GPU has computed it."""
+    """Records calls that would wait for the GPU."""
 
     def __init__(self):
         self.found = []
@@ -280,8 +280,8 @@ class Waits(TorchFunctionMode):
     ],
     ids=lambda algorithm: algorithm["name"],
 )
-def test_a_step_waits_for_its_device_once(model, algorithm, monkeypatch):
-    """Else the card has nothing to do while the next pack is made."""
+def test_step_syncs_with_the_gpu_once(model, algorithm, monkeypatch):
+    """More syncs would leave the GPU idle while the next pack is made."""
     learner, waits = make_learner(model, algorithm=algorithm, micro_batch_size=2), Waits()
     step = learner._step
 
@@ -294,7 +294,7 @@ def test_a_step_waits_for_its_device_once(model, algorithm, monkeypatch):
     assert waits.found == ["tolist"]
 
 
-def test_a_bad_update_is_skipped_and_three_in_a_row_end_it(model):
+def test_bad_updates_are_skipped_and_the_third_raises(model):
     learner = make_learner(model)
     before = trained(learner)
     spoilt = [make_sample([1, 2], [4] * 3, logprobs=[math.nan] * 3) for _ in range(8)]
@@ -314,8 +314,8 @@ def test_a_bad_update_is_skipped_and_three_in_a_row_end_it(model):
         learner.update(make_batch(spoilt, 5))
 
 
-def test_a_step_to_weights_that_are_not_finite_is_refused_and_says_why(model, tmp_path, caplog):
-    """Loss and gradient are fine; only AdamW's arithmetic leaves fp32."""
+def test_step_to_nonfinite_weights_is_skipped_with_a_reason(model, tmp_path, caplog):
+    """Loss and gradient are finite; only AdamW's arithmetic overflows fp32."""
     learner = make_learner(model, learning_rate=1e300)
     before = trained(learner)
     for version in range(2):
@@ -330,17 +330,17 @@ def test_a_step_to_weights_that_are_not_finite_is_refused_and_says_why(model, tm
         learner.update(mixed_batch(2))
 
 
-def test_what_is_not_finite_or_of_another_version_is_refused(model, tmp_path):
+def test_nonfinite_weights_and_wrong_versions_are_rejected(model, tmp_path):
     learner = make_learner(model)
     with torch.no_grad():
         learner.optimizer.parameters[0][0, 0] = math.nan
-    with pytest.raises(FloatingPointError, match="'main@0' is not given out"):
+    with pytest.raises(FloatingPointError, match="'main@0' not exported"):
         learner.save(tmp_path / "0")
     assert not list(tmp_path.iterdir())
     adapter = random_adapter(tiny_model(vocab=VOCAB), "start", seed=3)
     tensors = load(adapter.weights)
     next(iter(tensors.values()))[0, 0] = math.inf
-    with pytest.raises(ConfigError, match="adapter 'start': .* is not finite; give an adapter"):
+    with pytest.raises(ConfigError, match="adapter 'start': .* is not finite; use an intact"):
         make_learner(model, adapter=dataclasses.replace(adapter, weights=save(tensors)))
     with pytest.raises(AssertionError):
         make_learner(model).update(mixed_batch(1))
@@ -356,7 +356,7 @@ def test_schedules_by_hand():
     assert rates["cosine"] == pytest.approx([0.5, 1, 1, 0.5 + 0.5**1.5, 0.5, 0.5 - 0.5**1.5, 0, 0])
 
 
-def test_two_runs_that_are_parts_of_one_follow_its_schedules(model, tmp_path):
+def test_schedules_continue_across_two_runs(model, tmp_path):
     algorithm = plain(kl_loss=0.1, decay={"rule": "linear"}, reference={"every": 3})
     given = {"schedule": "linear", "warmup_steps": 1, "steps_per_batch": 1, "epochs": 1}
 
@@ -381,8 +381,8 @@ def test_two_runs_that_are_parts_of_one_follow_its_schedules(model, tmp_path):
     assert len({rate for rate, *_ in whole}) > 2
 
 
-def test_what_a_game_without_spread_says_counts_nothing_if_that_is_asked_for(model, gradients):
-    """Also where its rewards would have moved the policy."""
+def test_spread_weights_ignore_envs_with_equal_rewards(model, gradients):
+    """Rewards of these envs alone would change the policy."""
 
     def gradient(reward, env_weights):
         rewards = (1.0, -1.0, reward, reward)
@@ -398,7 +398,7 @@ def test_what_a_game_without_spread_says_counts_nothing_if_that_is_asked_for(mod
 
 
 @pytest.mark.parametrize("size", [8, 4, 1])
-def test_a_supervised_step_is_one_of_plain_maximum_likelihood(model, gradients, size):
+def test_supervised_step_is_maximum_likelihood(model, gradients, size):
     adapter = random_adapter(tiny_model(vocab=VOCAB), "start", seed=3)
     samples = tokens_of(mixed_batch(0).samples)
     learner = make_learner(model, adapter=adapter, micro_batch_size=size)
@@ -417,7 +417,7 @@ def test_a_supervised_step_is_one_of_plain_maximum_likelihood(model, gradients, 
     assert update.metrics["learn/tokens_trained"] == sum(len(each.token_ids) for each in samples)
 
 
-def test_a_supervised_step_makes_the_next_version_which_is_likelier_to_say_so(model, tmp_path):
+def test_supervised_steps_make_versions_and_lower_the_loss(model, tmp_path):
     learner = make_learner(model)
     samples = tokens_of(mixed_batch(0).samples)
     losses = []
@@ -434,7 +434,7 @@ def test_a_supervised_step_makes_the_next_version_which_is_likelier_to_say_so(mo
     assert both[0] == both[1] < losses[-1]
 
 
-def test_supervised_steps_that_are_not_finite_are_skipped_and_three_in_a_row_end_it(model):
+def test_bad_supervised_steps_are_skipped_and_third_raises(model):
     learner = make_learner(model)
     before = trained(learner)
     spoilt = [replace(each, temperature=math.nan) for each in tokens_of(mixed_batch(0).samples)]
@@ -447,7 +447,7 @@ def test_supervised_steps_that_are_not_finite_are_skipped_and_three_in_a_row_end
         learner.imitate(spoilt)
 
 
-def test_a_bandit_is_solved_from_chance(model):
+def test_bandit_is_learned_from_random_play(model):
     options = {"algorithm": plain(normalize="center"), "learning_rate": 2e-2, "updates": 25}
     _, losses = solve_bandit(model, batch_size=32, **options)
     again = make_learner(model, micro_batch_size=32, **options)
@@ -455,7 +455,7 @@ def test_a_bandit_is_solved_from_chance(model):
     assert repeated == losses[:5]
 
 
-def test_metrics_are_reported_for_each_role_too(model):
+def test_metrics_are_reported_for_each_role(model):
     """Two roles of different rewards, lengths and ends; a role's tokens are its own."""
     roles: list[dict[str, Any]] = [
         {"env": "some/env", "seat": seat, "finish_reason": end, "logprobs": logprobs}
@@ -484,8 +484,8 @@ def test_metrics_are_reported_for_each_role_too(model):
     assert abs(mismatch[0] - mismatch[1]) == pytest.approx(1.0, abs=0.2)
 
 
-def test_nothing_is_sent_to_the_device_between_a_pass_and_the_next_one(model, monkeypatch):
-    """On a GPU it would wait until the pass is computed."""
+def test_no_transfer_to_gpu_between_forward_and_backward(model, monkeypatch):
+    """On a GPU a transfer there would wait for the pass."""
     learner = make_learner(model, micro_batch_size=4, batch_size=8)
     events = []
     forward = learner.policy.forward

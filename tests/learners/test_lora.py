@@ -1,4 +1,4 @@
-"""A layer and its LoRA in one step: the derivatives, and what is kept for them."""
+"""A layer and its LoRA in one autograd step: derivatives and saved tensors."""
 
 import weakref
 
@@ -14,7 +14,7 @@ from unstable.models.adapters import attach_lora
 
 SIZES = {"tokens": 6, "in": 16, "out": 24}
 APART, ADDED = 2, 4
-"""Ranks: 16 x 24 is more than 3 x 2 x (16 + 24), and less than twice that."""
+"""Ranks: 16 x 24 is more than 3 x 2 x (16 + 24), and less than 3 x 4 x (16 + 24)."""
 
 
 def parts(dtype, bias=True, rank=APART):
@@ -47,7 +47,7 @@ def test_gradients_of_a_layer_and_its_lora(bias, rank):
     )
 
 
-def test_a_lora_is_added_to_the_weights_where_that_is_less_work():
+def test_lora_is_merged_into_weights_if_that_is_cheaper():
     kept: list[list[int]] = []
 
     def pack(tensor):
@@ -60,7 +60,7 @@ def test_a_lora_is_added_to_the_weights_where_that_is_less_work():
         kept.clear()
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             lora_linear(inputs.requires_grad_(), weight, bias_F, a.requires_grad_(), b, 0.5)
-        found[rank] = [SIZES["tokens"], rank] in kept  # the inputs' image under A
+        found[rank] = [SIZES["tokens"], rank] in kept  # the product of inputs and A
     assert found == {APART: True, ADDED: False}
 
 
@@ -75,7 +75,7 @@ def test_masters_stay_fp32_while_products_are_bfloat16():
         assert master.grad.any()
 
 
-def test_a_layers_input_is_kept_once_and_as_it_is():
+def test_layer_input_is_saved_once_without_a_cast():
     kept = {}
 
     def pack(tensor):
@@ -94,7 +94,7 @@ def test_a_layers_input_is_kept_once_and_as_it_is():
     assert held[1] < 0.7 * held[0]
 
 
-def test_a_master_is_rounded_once_until_it_changes():
+def test_rounded_copy_is_cached_until_its_master_changes():
     master = torch.nn.Parameter(torch.randn(4, 8))
     optimizer = PolicyOptimizer([master], LearnerConfig(learning_rate=0.5), 1)
     first = rounded(master, torch.bfloat16)
@@ -112,7 +112,7 @@ def test_a_master_is_rounded_once_until_it_changes():
         assert now is not first and torch.equal(now, master.detach().bfloat16())
 
 
-def test_a_rounded_copy_goes_with_its_master():
+def test_rounded_copy_is_freed_with_its_master():
     master = torch.nn.Parameter(torch.randn(4, 8))
     kept = weakref.ref(rounded(master, torch.bfloat16))
     assert kept() is not None
@@ -120,8 +120,8 @@ def test_a_rounded_copy_goes_with_its_master():
     assert kept() is None
 
 
-def test_a_steps_gradients_are_summed_in_fp32():
-    """Over many passes, in bfloat16: as sums of each pass's gradient in fp32, not in bfloat16."""
+def test_gradients_of_a_step_are_summed_in_fp32():
+    """Many bfloat16 passes: their gradients are summed in fp32, not in bfloat16."""
     passes = [parts(torch.bfloat16)[0] * (1 + number / 64) for number in range(64)]
     _, weight, bias_F, a, b = parts(torch.bfloat16)
     masters = [tensor.float().requires_grad_() for tensor in (a, b)]

@@ -1,4 +1,4 @@
-"""Loss of a batch without an update: it equals the step's loss and leaves no trace."""
+"""Loss of a batch without an update: it equals the step's loss and changes nothing."""
 
 from copy import deepcopy
 from typing import Any
@@ -59,7 +59,7 @@ def same(one: Any, two: Any) -> bool:
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda a: a["name"])
-def test_the_steps_loss_without_a_trace(model: ModelConfig, algorithm: dict[str, Any]) -> None:
+def test_loss_on_equals_the_step_loss(model: ModelConfig, algorithm: dict[str, Any]) -> None:
     learner, other = (make_learner(model, algorithm=algorithm, micro_batch_size=5) for _ in "12")
     for each in (learner, other):
         each.update(games(0))
@@ -76,7 +76,7 @@ def test_the_steps_loss_without_a_trace(model: ModelConfig, algorithm: dict[str,
     assert same(state(learner), state(other))
 
 
-def test_of_imitation_it_is_the_likelihood_of_what_was_won(model: ModelConfig) -> None:
+def test_loss_on_of_rft_is_likelihood_of_won_turns(model: ModelConfig) -> None:
     learner = make_learner(model, algorithm={"name": "rft"})
     batch = games()
     won = [s.tokens for t in batch.trajectories if t.outcome > 0 for s in t.samples]

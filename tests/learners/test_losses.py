@@ -56,7 +56,7 @@ def test_loss_by_hand():
 
 
 @every_row("difference", -120.0, 120.0)
-def test_absurd_ratios_stay_finite(difference):
+def test_extreme_ratios_stay_finite(difference):
     logprobs = torch.tensor([min(0.0, difference)], requires_grad=True)
     behavior = torch.tensor([min(0.0, -difference)])
     loss = reinforce_loss(sampled(logprobs, behavior, torch.tensor([1.0]), 1.0), cap=2.0)
@@ -68,7 +68,7 @@ def test_absurd_ratios_stay_finite(difference):
 
 
 @given(LOGPROBS)
-def test_micro_batches_add_up_and_zero_advantages_are_nothing(rows):
+def test_micro_batch_losses_add_up_and_zero_advantages_add_0(rows):
     logprobs, behavior, advantages = torch.tensor(rows, dtype=torch.float64).T
     advantages[::2] = 0.0
 
@@ -90,7 +90,7 @@ def test_kl_estimate_is_schulmans_k3(rows):
     assert (estimates >= 0).all()
 
 
-# Tokens 0 and 2 are of unit 0, token 1 is alone in unit 1.
+# Tokens 0 and 2 are in unit 0, token 1 is alone in unit 1.
 UNITS = torch.tensor([0, 1, 0])
 
 
@@ -101,7 +101,7 @@ def test_ratios_by_hand():
     assert policy_ratios(now, old, UNITS).tolist() == pytest.approx([18.0, 0.5, 18.0])
     means = policy_ratios(now, old, UNITS, length_normalized=True)
     assert means.tolist() == pytest.approx([18**0.5, 0.5, 18**0.5])
-    # The gradient of a product's logarithm reaches all its tokens; that of the mean is halved.
+    # The gradient of a product's logarithm reaches all its tokens; the mean halves it.
     means[0].backward()
     assert now.grad.tolist() == pytest.approx([18**0.5 / 2, 0.0, 18**0.5 / 2])
 
@@ -114,7 +114,7 @@ def test_clipped_loss_by_hand():
     loss = clipped_loss(ratios, advantages, dual_clip=3.0, **terms)
     loss.backward()
     assert loss.item() == pytest.approx(-sum(gains))
-    # No gradient where the clip holds; otherwise that of ratio * advantage.
+    # No gradient where the clip holds; elsewhere the gradient of ratio * advantage.
     assert ratios.grad.tolist() == pytest.approx([0.0, 0.0, -2.0, 0.0, -1.0, 1.0])
     without = clipped_loss(ratios, advantages, **terms)
     assert without.item() == pytest.approx(-sum(gains) + 2.0)
@@ -126,18 +126,18 @@ def test_importance_weights_and_their_clipped_loss_by_hand():
     loss = clipped_weight_loss(*given, clip_low=0.5, clip_high=4.0, normalizer=2.0)
     loss.backward()
     assert loss.item() == pytest.approx(-(5 * -1 + 0.5 * -1 * -2 + 1 * 2 * -3) / 2)
-    assert logprobs.grad.tolist() == pytest.approx([-2.5, 0.25, -1.0])  # a clip stops none
+    assert logprobs.grad.tolist() == pytest.approx([-2.5, 0.25, -1.0])  # none is 0
     logs = torch.log(torch.tensor([4.0, 0.1, 0.25]))
     assert truncated_weights(logs, 2.0).tolist() == pytest.approx([2.0, 0.1, 0.25])
     assert masked_weights(logs, 0.2, 2.0).tolist() == pytest.approx([0.0, 0.0, 0.25])
-    # The geometric mean of unit 0 is 1, whatever its tokens' ratios.
+    # The geometric mean of unit 0 is 1, although its tokens' ratios are not.
     assert sequence_mask(logs, UNITS, 0.5, 2.0).tolist() == [1.0, 0.0, 1.0]
 
 
 @every_row("difference", -120.0, 120.0)
 @every_row("advantage", -1.0, 0.0, 1.0)
 @every_row("units", None, torch.tensor([0, 0]))
-def test_absurd_ratios_stay_finite_when_clipped(difference, advantage, units):
+def test_extreme_ratios_stay_finite_when_clipped(difference, advantage, units):
     logprobs = torch.tensor([min(0.0, difference), 0.0], requires_grad=True)
     old = torch.tensor([min(0.0, -difference), 0.0])
     ratios = policy_ratios(logprobs, old, units)
@@ -191,9 +191,9 @@ def plain_logprobs(hidden, head, targets, temperatures):
     return logprobs.gather(1, targets[:, None])[:, 0], entropies
 
 
-def test_a_sure_tokens_small_gradient_survives_bfloat16():
+def test_gradient_of_near_certain_token_survives_bfloat16():
     head = torch.randn(300, 64, generator=torch.Generator().manual_seed(0)).bfloat16()
-    hidden = (0.2 * head[:4]).requires_grad_()  # two of the targets are all but certain
+    hidden = (0.2 * head[:4]).requires_grad_()  # two of the targets are almost certain
     targets, temperatures = torch.arange(4), torch.ones(4)
     logprobs, *_ = selected_logprobs(hidden, Head(head), targets, temperatures)
     assert (logprobs[:2].exp() > 0.998).all()

@@ -1,7 +1,7 @@
-"""Entropy and a KL to a reference that moves lead to an equilibrium; the policy gradient circles.
+"""Entropy and a KL to a moving reference converge to an equilibrium; the policy gradient cycles.
 
 A table of Kuhn poker, where the expected gradient is exact: every deal and every line of play is a
-trajectory, weighed by how likely it is. The losses are ours, on `Tokens` made from the table.
+trajectory, weighted by its probability. Losses are the learner's, on `Tokens` of the table.
 """
 
 import itertools
@@ -15,7 +15,7 @@ from unstable.config import parse
 from unstable.learners.algorithms import algorithm_class
 from unstable.learners.regularization import coefficients_at, regularized
 
-# Who passes (0) and bets (1) in turn; what the first seat wins, by a showdown or without one.
+# Actions: pass (0) or bet (1); value: chips of the first seat, and whether cards decide.
 LINES: dict[tuple[int, ...], tuple[int, bool]]
 LINES = {(0, 0): (1, True), (1, 0): (1, False), (1, 1): (2, True)}
 LINES |= {(0, 1, 0): (-1, False), (0, 1, 1): (2, True)}
@@ -39,7 +39,7 @@ class Table:
         self.games_N, self.seats_N, self.places_N, self.actions_N = torch.tensor(rows).T
         self.payoffs_G = torch.tensor(payoffs, dtype=torch.float64)
         self.outcomes_N = self.payoffs_G[self.games_N] * (1 - 2 * self.seats_N)
-        # By seat: which of its 64 pure strategies play along in which game.
+        # By seat: 1 if a pure strategy (of 64) is consistent with a game.
         self.plays_SPG = [self._plays(seat) for seat in (0, 1)]
 
     def _plays(self, seat):
@@ -57,7 +57,7 @@ class Table:
         return plays
 
     def chances(self, logprobs_N, seats=(0, 1)):
-        """Probabilities [G] that the seats play along each game, without the chance of the deal."""
+        """Probabilities [G] of the seats' actions in each game, without the chance of the deal."""
         own_N = logprobs_N * torch.isin(self.seats_N, torch.tensor(seats))
         return torch.zeros_like(self.payoffs_G).index_add(0, self.games_N, own_N).exp()
 
@@ -71,7 +71,7 @@ class Table:
         return sum(float(gain.max()) for gain in gains) / len(DEALS)
 
     def tokens(self, logits, reference):
-        """Each turn as a token of its own, weighed by its game's chance."""
+        """Each turn as a token of its own, weighted by its game's probability."""
         logprobs, aims = logits.log_softmax(-1), reference.log_softmax(-1)
         logprobs_N = logprobs[self.places_N, self.actions_N]
         chances_G = self.chances(logprobs_N.detach()) / len(DEALS)
@@ -89,7 +89,7 @@ MIRROR |= {"decay": {"rule": "linear", "to": 0.05}}
 
 
 def nash_convs(algorithm, seed, updates=900, rate=2.0):
-    """Every 20 updates of a random start by the expected gradient of the algorithm's loss."""
+    """NashConv every 20 updates by the expected gradient, from a random start."""
     table = Table()
     config = parse({"learner": {"algorithm": algorithm}}).learner.algorithm
     loss = algorithm_class(config)(config).loss
@@ -113,9 +113,9 @@ def nash_convs(algorithm, seed, updates=900, rate=2.0):
 
 def test_nash_conv_by_hand():
     logits = torch.zeros(len(PLACES), 2, dtype=torch.float64)
-    assert Table().nash_conv(logits) == pytest.approx(11 / 12)  # of uniform play
-    # The equilibrium in which the first seat never bets a jack, or bluffs, at first.
-    after: dict[tuple[int, ...], tuple[float, float, float]]  # by the card
+    assert Table().nash_conv(logits) == pytest.approx(11 / 12)  # uniform play
+    # The equilibrium in which the first seat never bets its first action.
+    after: dict[tuple[int, ...], tuple[float, float, float]]  # bet probability by card
     after = {(1,): (0, 1 / 3, 1), (0,): (1 / 3, 0, 1), (0, 1): (0, 1 / 3, 1)}
     bets = {(card, line): bet for line, cards in after.items() for card, bet in enumerate(cards)}
 
@@ -126,13 +126,13 @@ def test_nash_conv_by_hand():
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_entropy_and_a_moving_reference_end_at_an_equilibrium_and_stay_there(seed):
+def test_entropy_and_moving_reference_converge_to_equilibrium(seed):
     found = nash_convs(MIRROR, seed)
     assert found[-len(found) // 3 :].max() < 0.02
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_the_same_loss_without_them_circles(seed):
+def test_plain_policy_gradient_cycles(seed):
     found = nash_convs(PLAIN, seed)
     assert found[-len(found) // 3 :].max() > 0.3
     assert found.min() > 0.1

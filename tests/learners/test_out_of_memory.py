@@ -1,6 +1,6 @@
-"""A GPU that is full: micro-batches are halved and the pass is made again, to the same gradient.
+"""Out of memory on a GPU: micro-batches are halved, the pass is repeated, the gradient unchanged.
 
-Memory runs out for real on a GPU alone (`-m gpu`); elsewhere the model's forward says that it has.
+Only a GPU really runs out of memory (`-m gpu`); elsewhere the model's forward raises the error.
 """
 
 import itertools
@@ -23,7 +23,7 @@ from unstable.learners.micro_batches import BeginAgainError
 from unstable.types import Update
 
 ROOMY = 3
-"""Samples that the memory of these tests suffices for."""
+"""Samples that fit into the simulated memory."""
 CRITIC = {"name": "ppo", "critic": {}}
 
 
@@ -32,7 +32,7 @@ def learner_of(model: ModelConfig, micro_batch_size: int = 8, **options):
 
 
 def run_out(learner, *, after_forwards=0, in_backward=False):
-    """Have a pass of more than `ROOMY` samples end as on a full GPU; returns what failed."""
+    """Make passes of more than `ROOMY` samples run out of memory; returns a list of failures."""
     failed: list[int] = []
     forwards = itertools.count(1)
     forward = learner.policy.forward
@@ -48,7 +48,7 @@ def run_out(learner, *, after_forwards=0, in_backward=False):
         if not (in_backward and torch.is_grad_enabled()):
             fail()
         scores = forward(pack, **forward_options)
-        scores.hidden_ND.register_hook(fail)  # when some gradients are there already
+        scores.hidden_ND.register_hook(fail)  # after some gradients are computed
         return scores
 
     learner.policy.forward = bounded
@@ -58,7 +58,7 @@ def run_out(learner, *, after_forwards=0, in_backward=False):
 @pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("in_backward", [False, True])
 @pytest.mark.parametrize("algorithm", [{"normalize": "none"}, CRITIC], ids=["plain", "critic"])
-def test_the_gradient_is_that_of_enough_memory(model, gradients, algorithm, in_backward, ahead):
+def test_gradient_is_unchanged_by_out_of_memory(model, gradients, algorithm, in_backward, ahead):
     batch = make_batch(unlike_samples())
     whole, halved = (learner_of(model, algorithm=algorithm) for _ in range(2))
     halved.micro_batches.ahead = ahead
@@ -81,8 +81,8 @@ def test_the_gradient_is_that_of_enough_memory(model, gradients, algorithm, in_b
 
 
 @pytest.mark.parametrize("ahead", [False, True])
-def test_what_a_failed_attempt_has_added_is_forgotten(model, gradients, ahead):
-    """Memory runs out in the third micro-batch; the first two are in the gradients by then.
+def test_gradients_of_a_failed_attempt_are_dropped(model, gradients, ahead):
+    """Memory runs out in the third micro-batch; the gradients contain the first two.
 
     The fourth, made ahead of time, is dropped.
     """
@@ -96,7 +96,7 @@ def test_what_a_failed_attempt_has_added_is_forgotten(model, gradients, ahead):
     torch.testing.assert_close(gradients[0], gradients[1], atol=1e-5, rtol=1e-5)
 
 
-def test_scores_and_imitation_fit_as_well(model):
+def test_scoring_and_imitation_recover_from_out_of_memory(model):
     whole, halved = learner_of(model), learner_of(model)
     expected = whole.logprobs(tokens_of(unlike_samples()))
     failed = run_out(halved)
@@ -107,7 +107,7 @@ def test_scores_and_imitation_fit_as_well(model):
     assert losses[1] == pytest.approx(losses[0], abs=1e-5)
 
 
-def test_tokens_are_halved_with_samples_and_it_is_logged(model, caplog):
+def test_token_and_sample_limits_are_halved_and_logged(model, caplog):
     learner = learner_of(model, micro_batch_tokens=100)
     run_out(learner)
     learner.update(make_batch(unlike_samples()))
@@ -118,11 +118,11 @@ def test_tokens_are_halved_with_samples_and_it_is_logged(model, caplog):
     with caplog.at_level(logging.WARNING):
         learner.update(make_batch(unlike_samples()))
     for size, record in zip((4, 2), caplog.records, strict=True):
-        assert f"micro-batches are of at most {size} samples from now on" in record.getMessage()
+        assert f"micro-batches are limited to {size} samples from now on" in record.getMessage()
         assert record.getMessage().endswith("(CUDA out of memory. Tried to allocate 20.00 MiB.)")
 
 
-def test_where_nothing_is_repeated_a_line_has_the_remedy(model, monkeypatch):
+def test_unrecoverable_out_of_memory_names_the_remedy(model, monkeypatch):
     monkeypatch.setattr(f"{__name__}.ROOMY", 0)
     learner = learner_of(model)
     run_out(learner)
@@ -137,7 +137,7 @@ def test_where_nothing_is_repeated_a_line_has_the_remedy(model, monkeypatch):
     assert failed == [1]
 
 
-def test_bounds_that_begin_again_are_halved_ones():
+def test_restart_limits_are_halved():
     auto, sized = LearnerConfig(), LearnerConfig(micro_batch_size=6)
     both = LearnerConfig(micro_batch_size=6, micro_batch_tokens=100)
     assert auto.with_smaller_micro_batches(0) is auto
@@ -154,22 +154,22 @@ def test_bounds_that_begin_again_are_halved_ones():
         ]
 
 
-def test_a_person_is_shown_it(tmp_path):
+def test_out_of_memory_is_shown_to_the_user(tmp_path):
     tracker = make_tracker(tmp_path)
     metrics: dict[str, float | None] = {"learn/out_of_memory": 2.0, "learn/loss": 0.5}
     tracker.log_learner(Update(version=3, metrics=metrics, advantages=[]))
     tracker.end_update(3)
-    assert "micro-batches were halved 2 times" in " ".join(printed(tracker).split())
+    assert "micro-batches halved 2 times" in " ".join(printed(tracker).split())
 
     assert lines(tmp_path / "metrics.jsonl")[0]["learn/out_of_memory"] == 2
 
 
 @pytest.mark.gpu
-def test_a_full_gpu_is_survived(model):
-    """All but a little of the GPU's memory is taken; the pass at 64 samples does not fit."""
+def test_learner_recovers_on_a_full_gpu(model):
+    """With most of the GPU's memory taken, a pass of 64 samples does not fit."""
     learner = learner_of(model, micro_batch_size=256, batch_size=256)
     long = [make_sample([1, i % 7] * 400, [4] * 8, float(i % 3), game_id=i) for i in range(256)]
-    learner.update(make_batch(long))  # allocates what stays
+    learner.update(make_batch(long))  # allocates permanent memory
     peak, held = torch.cuda.max_memory_allocated(), torch.cuda.memory_allocated()
     torch.cuda.empty_cache()
     total = torch.cuda.get_device_properties(0).total_memory

@@ -84,7 +84,7 @@ def test_pack_by_hand():
 
 @settings(max_examples=50, deadline=None)
 @given(SAMPLES, st.integers(1, 4))
-def test_the_keys_of_a_samples_last_token_are_its_inputs(samples, min_shared):
+def test_keys_of_the_last_token_are_the_samples_inputs(samples, min_shared):
     pack = pack_samples(samples, min_shared=min_shared)
     segments, ids = pack.segments, pack.ids_T.tolist()
     keys = segments.keys_K.split(segments.key_lengths)
@@ -101,7 +101,7 @@ def test_the_keys_of_a_samples_last_token_are_its_inputs(samples, min_shared):
     assert len(set(lengths)) == len(shapes)
 
 
-def test_equal_inputs_stand_once_and_equal_lengths_are_attended_to_at_once(policy, monkeypatch):
+def test_equal_inputs_are_packed_once_and_lengths_batched(policy, monkeypatch):
     samples = [token_sample([7, 8, i], [answer, 0]) for i in range(40) for answer in (1, 2, 2)]
     samples += [token_sample([7, 8, 9, 9], [answer]) for answer in (3, 4)]
     pack = pack_samples(samples)
@@ -115,17 +115,17 @@ def test_equal_inputs_stand_once_and_equal_lengths_are_attended_to_at_once(polic
 
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", spy)
     policy(pack)
-    assert calls == [81, 81]  # once in each layer
+    assert calls == [81, 81]  # once per layer
 
 
-def test_the_farther_from_the_beginning_the_more_tokens_are_shared():
+def test_minimum_shared_length_grows_with_position():
     counts = {}
     for before in (10, 640):
         prompts = [[*range(before), branch] for branch in (1, 2)]
         answers = [[*range(10), answer, 0] for answer in (3, 4)]
         pack = pack_samples([token_sample(ids, answer) for ids in prompts for answer in answers])
         counts[before] = len(pack.segments.query_lengths)
-    # Of a root, two branches of eleven tokens and four of one, the branches are taken apart.
+    # One root, two branches, four leaves; far from the start, branches of 11 tokens are split.
     assert counts == {10: 7, 640: 5}
 
 
@@ -149,7 +149,7 @@ def interrupted(prompt_ids, *parts, temperature=1.0):
 
 
 @pytest.mark.parametrize("min_shared", [MIN_SHARED, 1, NO_SHARING])
-def test_an_interrupted_answer_trains_exactly_what_was_sampled(policy, min_shared):
+def test_interrupted_answer_trains_only_sampled_tokens(policy, min_shared):
     shared = list(range(20, 60))
     masked = [
         (interrupted([*shared, 1], [4, 5], (6, 7, 8), [9, 0]), [1, 1, 0, 0, 0, 1, 1]),
@@ -165,7 +165,7 @@ def test_an_interrupted_answer_trains_exactly_what_was_sampled(policy, min_share
     pack = pack_samples(samples, min_shared=min_shared)
     assert pack.targets_N.tolist() == [id for each in samples for id in each.scored_ids]
     assert pack.samples_N.bincount().tolist() == [sum(mask) for _, mask in masked]
-    # Three have equal inputs, and so stand once whatever is shared.
+    # Three have equal inputs, which are packed once even without sharing.
     assert len(pack.ids_T) == 138 if min_shared == NO_SHARING else len(pack.ids_T) < 60
     logprobs = policy(pack)[0]
     torch.testing.assert_close(logprobs, expected, atol=1e-5, rtol=1e-5)
@@ -174,7 +174,7 @@ def test_an_interrupted_answer_trains_exactly_what_was_sampled(policy, min_share
     )
 
 
-def test_prompts_alone_end_in_the_states_of_a_plain_forward(policy):
+def test_prompt_states_equal_a_plain_forward(policy):
     shared = list(range(20, 60))
     prompts = [[*shared, 1, 2, 3], [*shared, 9], shared, [7], shared]
     pack = pack_samples([token_sample(prompt, []) for prompt in prompts])
@@ -196,7 +196,7 @@ def test_prompts_alone_end_in_the_states_of_a_plain_forward(policy):
 
 @settings(max_examples=25, deadline=None)
 @given(SAMPLES, st.integers(1, 4))
-def test_prompts_alone_end_in_the_states_that_they_have_before_answers(policy, samples, min_shared):
+def test_prompt_states_are_equal_with_and_without_answers(policy, samples, min_shared):
     prompts = [TokenSample(prompt_ids=each.prompt_ids, segments=()) for each in samples]
     pack = pack_samples(prompts, min_shared=min_shared)
     assert len(pack.ids_T) <= sum(prompt.length for prompt in prompts)
@@ -208,7 +208,7 @@ def test_prompts_alone_end_in_the_states_that_they_have_before_answers(policy, s
     torch.testing.assert_close(policy(pack_samples(half)).states_SD, expected, atol=1e-5, rtol=1e-5)
 
 
-def test_only_what_predicts_a_sampled_token_gets_gradient(policy):
+def test_only_predictors_of_sampled_tokens_get_gradients(policy):
     pack = pack_samples([token_sample([5, 6, 7], [8, 9]), token_sample([5, 1], [2])])
     states = []
     decoder = policy.model.get_base_model().get_decoder()
@@ -231,15 +231,15 @@ def test_lora_masters_are_fp32_on_a_bfloat16_base():
     assert {grad.dtype for grad in grads} == {torch.float32}
 
 
-def test_models_that_would_be_scored_wrongly_are_refused():
+def test_unsupported_models_are_rejected():
     capped = tiny_model()
-    capped.config.final_logit_softcapping = 0.1  # which a Llama's own forward knows nothing of
-    with pytest.raises(ConfigError, match="its logits are more than a linear layer"):
+    capped.config.final_logit_softcapping = 0.1  # ignored by Llama's own forward
+    with pytest.raises(ConfigError, match="logits are not linear in the last hidden states"):
         Policy(attach_lora(capped, AdapterConfig(), 0))
     both_ways = AutoModelForCausalLM.from_config(
         AutoConfig.for_model("bert", vocab_size=40, hidden_size=24, num_hidden_layers=1)
     )
-    with pytest.raises(ConfigError, match="depend on what comes after them"):
+    with pytest.raises(ConfigError, match="hidden states depend on later tokens or on padding"):
         Policy(attach_lora(both_ways.eval(), AdapterConfig(targets=["query"]), 0))
     unmarked = Policy(attach_lora(tiny_model(), AdapterConfig(), 0))
     unmarked.model.get_submodule("base_model.model.model").layers = torch.nn.ModuleList()
@@ -249,7 +249,7 @@ def test_models_that_would_be_scored_wrongly_are_refused():
         Policy(attach_lora(tiny_model(), AdapterConfig(targets=["q_proj", "lm_head"]), 0))
 
 
-def test_micro_batches_keep_like_prompts_together():
+def test_micro_batches_keep_similar_prompts_together():
     prompts = [[1, 2], [3, 4], [1, 2, 5], [3, 1]]
     samples = [token_sample(prompt, [0]) for prompt in prompts]
     assert MicroBatches(2)(samples) == [MicroBatch([0, 2], True), MicroBatch([3, 1], True)]
@@ -287,7 +287,7 @@ def heads_of(pack, dtype=torch.float32, seed=0):
 @pytest.mark.parametrize("window", [None, 2, 22])
 @pytest.mark.parametrize("shares_heads", [True, False])
 @pytest.mark.parametrize("shared", [True, False])
-def test_the_kernel_with_bounds_has_all_gradients(monkeypatch, shares_heads, shared, window):
+def test_varlen_kernel_gradients_equal_plain_attention(monkeypatch, shares_heads, shared, window):
     seen = []
 
     def kernel(query, key, value, *bounds, **options):
@@ -316,7 +316,7 @@ def test_the_kernel_with_bounds_has_all_gradients(monkeypatch, shares_heads, sha
     assert copied == (shared or not shares_heads)
 
 
-def test_a_prefix_of_64_answers_has_its_gradient_summed_in_fp32(monkeypatch):
+def test_shared_prefix_gradient_is_summed_in_fp32(monkeypatch):
     monkeypatch.setattr(attention, "varlen_attn", varlen_by_hand)
     monkeypatch.setattr(attention, "_SHARES_HEADS", True)
     prompts = [[*range(20), 30 + i // 9, i % 9, i] for i in range(64)]
@@ -347,7 +347,7 @@ def short_turns(count=384, prompt=300, own=40, answer=20):
     ]
 
 
-def test_a_gpu_needs_two_passes_for_short_turns_that_share_their_rules():
+def test_gpu_needs_two_passes_for_short_turns_with_shared_rules():
     samples = short_turns()
     on_gpu, on_processor = (
         MicroBatches.of(LearnerConfig(), ALONE, on_gpu=on_gpu) for on_gpu in (True, False)
@@ -368,7 +368,7 @@ def test_a_gpu_needs_two_passes_for_short_turns_that_share_their_rules():
     ),
     st.integers(20, 120),
 )
-def test_a_micro_batch_by_tokens_holds_no_more_than_it_may(rows, most):
+def test_micro_batch_respects_its_token_limit(rows, most):
     samples = [token_sample([5] * 9 + own, [6] * size) for own, size in rows]
     for indices, _ in MicroBatches(None, most, as_held=True)(samples):
         pack = pack_samples([samples[index] for index in indices])
@@ -376,7 +376,7 @@ def test_a_micro_batch_by_tokens_holds_no_more_than_it_may(rows, most):
         assert len(indices) == 1 or len(pack.ids_T) + copies / 2 / COPIES_PER_TOKEN <= most
 
 
-def test_limits_of_a_gpu_are_tokens_unless_samples_are_asked_for():
+def test_gpu_limits_are_tokens_unless_samples_are_set():
     asked = LearnerConfig(micro_batch_size=7, micro_batch_tokens=50)
     both = MicroBatches.of(asked, ALONE, on_gpu=True)
     assert (both.size, both.max_tokens, both.as_held) == (7, 50, True)
@@ -388,7 +388,7 @@ def test_limits_of_a_gpu_are_tokens_unless_samples_are_asked_for():
     assert (unplanned.size, unplanned.max_tokens) == (None, 8192)
 
 
-def test_gradients_of_many_samples_of_one_prompt_repeat_to_the_bit(policy):
+def test_gradients_of_a_shared_prompt_are_deterministic(policy):
     generator = torch.Generator().manual_seed(0)
     samples = [
         token_sample([1, 2, 3], [int(i)]) for i in torch.randint(0, 9, (2048,), generator=generator)
@@ -402,7 +402,7 @@ def test_gradients_of_many_samples_of_one_prompt_repeat_to_the_bit(policy):
         return torch.cat([parameter.grad.flatten() for parameter in policy.trained.parameters])
 
     threads = torch.get_num_threads()
-    torch.set_num_threads(4)  # the order of sums is then a matter of chance, where it may be
+    torch.set_num_threads(4)  # makes the order of unordered sums random
     try:
         first, *others = (gradient() for _ in range(6))
     finally:
@@ -415,7 +415,7 @@ def test_gradients_of_many_samples_of_one_prompt_repeat_to_the_bit(policy):
 @pytest.mark.parametrize(
     ("dtype", "tolerance"), [(torch.float32, 1e-3), (torch.bfloat16, 0.1)], ids=["fp32", "bf16"]
 )
-def test_a_gpu_scores_as_the_cpu_does(policy, dtype, tolerance):
+def test_gpu_scores_equal_cpu_scores(policy, dtype, tolerance):
     shared = list(range(20, 60))
     samples = [token_sample([*shared, i], [4, 5, 0]) for i in range(4)] + [token_sample([7], [8])]
     expected = policy(pack_samples(samples)).logprobs_N

@@ -1,4 +1,4 @@
-"""Losses of preferences: what TRL's own functions give on the same numbers, and their gradients."""
+"""Losses of preferences: values equal to TRL's on the same numbers, and their gradients."""
 
 import math
 from functools import partial
@@ -18,7 +18,7 @@ from unstable.learners.preference_losses import kto_losses, length_regularized, 
 
 tensor = partial(torch.tensor, dtype=torch.float64)
 
-# The numbers of scripts/golden_preferences.py: whole answers of three pairs, with their lengths.
+# Numbers of scripts/golden_preferences.py: logprobs and lengths of three pairs of answers.
 CHOSEN, REJECTED = tensor([-10.0, -3.5, -20.25]), tensor([-12.0, -2.0, -20.0])
 REFERENCE_CHOSEN, REFERENCE_REJECTED = tensor([-11.0, -4.0, -18.0]), tensor([-11.5, -3.0, -22.5])
 CHOSEN_LENGTHS, REJECTED_LENGTHS = tensor([4, 2, 9]), tensor([5, 1, 8])
@@ -62,21 +62,21 @@ def test_losses_by_hand():
     assert hinge_losses(0.1 * margin).item() == pytest.approx(0.85)
     assert hinge_losses(tensor([1.5, 1.0, -1.0])).tolist() == [0, 0, 2]
     assert logistic_losses(tensor([0.0]), label_smoothing=0.3).item() == pytest.approx(math.log(2))
-    # The longer answer by three tokens, at a cost of a tenth each: as if preferred by .3 more.
+    # The chosen answer is three tokens longer at 0.1 per token: the score rises by 0.3.
     scores = length_regularized(0.1 * margin, tensor([3.0]), 0.1)
     assert scores.item() == pytest.approx(0.45)
     assert logistic_losses(scores).item() == pytest.approx(math.log1p(math.exp(-0.45)))
     assert logistic_losses(tensor([1e4, -1e4])).tolist() == [0, 1e4]  # finite
 
 
-def test_smoothed_labels_are_learned_as_they_are():
-    """The gradient of cDPO vanishes where the policy prefers the chosen one in 1 - s of cases."""
+def test_label_smoothing_has_its_minimum_at_the_smoothed_label():
+    """The gradient of cDPO is 0 if the policy prefers the chosen answer with probability 1 - s."""
     score = tensor([math.log(0.8 / 0.2)]).requires_grad_()
     logistic_losses(score, label_smoothing=0.2).sum().backward()
     assert score.grad.item() == pytest.approx(0, abs=1e-12)
 
 
-# Through an algorithm's own loss: two pairs of answers of two, one, one and three tokens.
+# For the algorithms' losses: two pairs of answers, of two, one, one and three tokens.
 TURNS = torch.tensor([0, 0, 1, 2, 3, 3, 3])
 PAIRS = torch.tensor([0, 0, 0, 1, 1, 1, 1])
 SIGNS = tensor([1, 1, -1, 1, -1, -1, -1])
@@ -85,7 +85,7 @@ REFERENCE = tensor([-1.5, -1.0, -1.0, -0.75, -2.0, -1.0, -0.5])
 
 
 def tokens(logprobs):
-    """Tokens of a step of this one micro-batch, in which pairs and answers count equally."""
+    """Make the tokens of a step with one micro-batch; pairs and answers count equally."""
     lengths = tensor([3, 3, 3, 4, 4, 4, 4])
     weights = {"advantages_N": SIGNS, "normalizers_N": 2 * lengths}
     return make_tokens(logprobs, TURNS, PAIRS, reference=REFERENCE, **weights)
@@ -122,7 +122,7 @@ ALGORITHMS = {
 
 
 @every_row("name", *ALGORITHMS)
-def test_the_loss_of_a_step_is_the_mean_over_its_pairs(name):
+def test_step_loss_is_the_mean_over_pairs(name):
     algorithm = ALGORITHMS[name]
     loss = algorithm.loss(tokens(LOGPROBS))
     assert loss.value.item() == pytest.approx(in_plain_words(name, LOGPROBS).item(), abs=1e-12)
@@ -138,14 +138,14 @@ def test_the_loss_of_a_step_is_the_mean_over_its_pairs(name):
 
 
 @every_row("name", *ALGORITHMS, "kto")
-def test_the_gradient_is_that_of_the_loss(name):
+def test_gradient_matches_the_numerical_gradient(name):
     kto = KTO(KTOConfig(desirable_weight=0.7, undesirable_weight=1.3))
     kto.refer(LOGPROBS.numpy() - REFERENCE.numpy())
     algorithm = {**ALGORITHMS, "kto": kto}[name]
     logprobs = LOGPROBS.clone().requires_grad_()
     assert torch.autograd.gradcheck(lambda each: algorithm.loss(tokens(each)).value, logprobs)
     (own,) = torch.autograd.grad(algorithm.loss(tokens(logprobs)).value, logprobs)
-    assert (own[SIGNS > 0] < 0).all() and (own != 0).any()  # towards what is chosen
+    assert (own[SIGNS > 0] < 0).all() and (own != 0).any()  # raises the chosen answers
     if name != "kto":
         (plain,) = torch.autograd.grad(in_plain_words(name, logprobs), logprobs)
         torch.testing.assert_close(own, plain)

@@ -1,4 +1,4 @@
-"""Preference learning: which pairs a batch has, what a step on them is, and what is learned."""
+"""Preference learning: the pairs of a batch, steps on them, and learning."""
 
 import math
 
@@ -42,19 +42,19 @@ def pairs_of(find, *games, margin=0.0):
 # Pairs.
 
 
-def test_pairs_are_of_one_group_where_two_trajectories_part():
+def test_group_pairs_are_first_diverging_turns():
     shared = ((1, 2), (3,))
     games = [
         game(0, 0.0, shared, ((4,), (5,))),  # samples 0 and 1
         game(1, 1.0, shared, ((4,), (6,)), ((7,), (8,))),  # 2 to 4
-        game(2, 1.0, shared, ((9,), (5,))),  # 5 and 6: nothing parts it from the others
+        game(2, 1.0, shared, ((9,), (5,))),  # 5 and 6: differs from the others by its prompt only
     ]
     assert pairs_of(group_pairs, *games) == [[(3, 1)]]
     games = [game(i, float(i), ((1,), (2 + i,)), group_id=i // 2) for i in range(5)]
-    assert pairs_of(group_pairs, *games) == [[(1, 0)], [(3, 2)]]  # and one game alone
+    assert pairs_of(group_pairs, *games) == [[(1, 0)], [(3, 2)]]  # the fifth game has no partner
 
 
-def test_what_earned_more_is_preferred_by_the_margin_and_as_often():
+def test_pairs_prefer_higher_rewards_beyond_the_margin():
     rewards = [1.0, 0.5, 0.5, 0.0]
     games = [game(i, reward, ((1,), (2 + i,))) for i, reward in enumerate(rewards)]
     assert pairs_of(group_pairs, *games) == [[(0, 1), (0, 2), (0, 3), (1, 3), (2, 3)]]
@@ -68,19 +68,19 @@ def test_what_earned_more_is_preferred_by_the_margin_and_as_often():
     assert sum(answers[chosen] == 3 for chosen, _ in pairs) == 1
 
 
-def test_answers_to_one_position_are_compared_by_their_means():
+def test_position_pairs_compare_mean_rewards():
     games = [
         game(0, 1.0, ((1,), (2,)), group_id=0),
         game(1, -1.0, ((1,), (2,)), group_id=1),  # the same answer: 0 on average
         game(2, 0.5, ((1,), (3,)), group_id=2),
-        game(3, 0.0, ((1,), (4,)), group_id=3),  # as much as the first
+        game(3, 0.0, ((1,), (4,)), group_id=3),  # equal to the first
         game(4, 9.0, ((1,), (5,)), group_id=4, seat=1),  # another seat
         game(5, 9.0, ((2,), (5,)), group_id=5),  # another prompt
     ]
     assert pairs_of(position_pairs, *games) == [[(2, 0), (2, 3)]]
 
 
-def test_rewards_of_other_bounds_make_other_pairs(model):
+def test_pairs_are_made_from_clipped_rewards(model):
     batch = make_batch(sum([game(i, float(i), ((1,), (2 + i,))) for i in range(3)], []))
     for clip, pairs in ((None, 3), ((0.0, 1.0), 2)):
         learner = make_learner(model, algorithm={"name": "dpo", "reward_clip": clip})
@@ -130,7 +130,7 @@ def test_micro_batches_change_neither_gradient_nor_metrics(model, gradients, alg
         assert row == pytest.approx(rows[0], rel=1e-3, abs=1e-5)
 
 
-def test_a_pair_goes_through_as_a_whole(model):
+def test_pairs_are_not_split_across_micro_batches(model):
     learner = make_learner(model, algorithm={"name": "simpo"}, micro_batch_size=1)
     packs = count_forwards(learner.policy)
     metrics = learner.update(games_of()).metrics
@@ -138,18 +138,18 @@ def test_a_pair_goes_through_as_a_whole(model):
 
 
 @pytest.mark.parametrize("name", PREFERENCES)
-def test_the_gradient_is_that_of_finite_differences(model, monkeypatch, gradients, name):
+def test_gradient_matches_finite_differences(model, monkeypatch, gradients, name):
     """The gradient of the reported loss through the LoRA matches finite differences along it."""
 
     def loss(shift=None):
         learner = make_learner(model, algorithm={"name": name, "beta": 1.0})
-        learner.update(games_of(0))  # away from the reference, where hinges are hinges
+        learner.update(games_of(0))  # moves away from the reference, where hinge losses bend
         if shift is not None:
             with torch.no_grad():
                 torch.nn.utils.vector_to_parameters(
                     trained(learner) + shift, learner.optimizer.parameters
                 )
-        if name == "kto":  # a constant, whatever the weights
+        if name == "kto":  # held constant
             monkeypatch.setattr(learner.algorithm, "refer", lambda _: None)
         return learner.update(games_of(1)).metrics["learn/loss"]
 
@@ -161,7 +161,7 @@ def test_the_gradient_is_that_of_finite_differences(model, monkeypatch, gradient
 
 
 def test_metrics_are_means_over_pairs(model):
-    """Not over tokens: the pair with long answers counts as much as the others."""
+    """Not over tokens: a pair with long answers counts as much as any other."""
     learner = make_learner(model, algorithm={"name": "dpo", "beta": 0.5})
     samples = [
         *game(0, 1.0, ((1,), (2,)), group_id=0),
@@ -188,10 +188,10 @@ def test_metrics_are_means_over_pairs(model):
 
 
 @pytest.mark.parametrize("old", ["learner", "engine"])
-def test_z0_is_the_mean_log_ratio_of_the_turns_that_are_trained_on(model, old):
+def test_z0_is_the_mean_log_ratio_of_trained_turns(model, old):
     learner = make_learner(model, algorithm={"name": "kto", "old_logprobs": old})
     learner.update(games_of(0))
-    batch = games_of(1, size=5)  # of which the third is at the mean
+    batch = games_of(1, size=5)  # the third game is at the mean
     tokens = [sample.tokens for sample in batch.samples]
     kept = [index for index, owner in enumerate(FlatBatch(batch).owners_S) if owner.reward != 0]
     scored = learner.scorer.logprobs(tokens)
@@ -204,7 +204,7 @@ def test_z0_is_the_mean_log_ratio_of_the_turns_that_are_trained_on(model, old):
     assert metrics["learn/kto_kl"] == pytest.approx(max(0, ratios.mean()), abs=1e-6)
 
 
-def test_turns_are_desirable_by_the_mean_of_their_role_or_of_their_group(model):
+def test_kto_baseline_is_the_mean_of_role_or_group(model):
     games = [game(i, float(i), ((1,), (2 + i,)), group_id=i // 2, seat=i // 4) for i in range(6)]
     for baseline, expected in (
         ("role", [-1.5, -0.5, 0.5, 1.5, -0.5, 0.5]),
@@ -215,7 +215,7 @@ def test_turns_are_desirable_by_the_mean_of_their_role_or_of_their_group(model):
 
 
 @pytest.mark.parametrize("algorithm", [{"name": name} for name in PREFERENCES])
-def test_a_batch_in_which_nothing_is_better_is_left_out_and_counted(model, tmp_path, algorithm):
+def test_batch_without_preferences_is_skipped_and_counted(model, tmp_path, algorithm):
     def batch(version, rewards):
         games = [game(i, each, ((1,), (2 + i,)), version=version) for i, each in enumerate(rewards)]
         return make_batch(sum(games, []), version)
@@ -234,7 +234,7 @@ def test_a_batch_in_which_nothing_is_better_is_left_out_and_counted(model, tmp_p
     assert metrics["learn/preferences_skipped"] == 4 and metrics["learn/optimizer_steps"] == 1
 
 
-def test_the_reference_of_a_resumed_run_is_the_start(model, tmp_path):
+def test_reference_of_resumed_run_is_the_start(model, tmp_path):
     def learner():
         return make_learner(model, algorithm={"name": "dpo"})
 
@@ -242,7 +242,7 @@ def test_the_reference_of_a_resumed_run_is_the_start(model, tmp_path):
     assert second.update(games_of(2)).metrics["learn/pair_margin"] != 0
 
 
-def test_a_reference_that_moves_forgets_what_was_preferred(model):
+def test_moving_reference_resets_pair_margins(model):
 
     learner = make_learner(model, algorithm={"name": "dpo", "reference": {"every": 1}})
     learner.update(games_of(0))
@@ -253,7 +253,7 @@ def test_a_reference_that_moves_forgets_what_was_preferred(model):
 
 
 @pytest.mark.parametrize("name", PREFERENCES)
-def test_a_tiny_model_comes_to_prefer_what_is_preferred(model, name):
+def test_tiny_model_learns_preferences(model, name):
     """After each prompt one answer is chosen over another, long over short and short over long."""
     games = [
         game(2 * i + lost, 1.0 - 2 * lost, ((1, 2 + i), answers[lost]), group_id=i)
@@ -274,14 +274,14 @@ def test_a_tiny_model_comes_to_prefer_what_is_preferred(model, name):
 
 
 @pytest.mark.parametrize("name", PREFERENCES)
-def test_a_bandit_is_solved_from_chance(model, name):
+def test_bandit_is_learned_from_random_play(model, name):
     solve_bandit(model, updates=30, batch_size=32, algorithm={"name": name})
 
 
 # Settings.
 
 
-def test_what_compares_no_groups_needs_none():
+def test_group_size_is_1_unless_groups_are_compared():
     for algorithm, size in (
         ({"name": "dpo"}, 8),
         ({"name": "dpo", "pairs": "position"}, 1),
@@ -296,6 +296,6 @@ def test_what_compares_no_groups_needs_none():
         parse({"learner": {"algorithm": {"name": "kto", **weights}}})
 
 
-def test_only_a_loss_that_reads_a_reference_has_one(model):
+def test_reference_exists_only_if_the_loss_reads_it(model):
     for name, has in (("dpo", True), ("kto", True), ("simpo", False)):
         assert (make_learner(model, algorithm={"name": name}).reference is not None) == has

@@ -1,4 +1,4 @@
-"""Several ranks are one: gradients, metrics and files, however the samples are shared out."""
+"""Several ranks act as one: equal gradients, metrics and files for any split of the samples."""
 
 import gc
 import json
@@ -43,7 +43,7 @@ PARALLEL = ("ddp", "fsdp")
 
 
 class Pair:
-    """Two processes that have met, in which functions run side by side."""
+    """Two joined processes, which run functions concurrently."""
 
     def __init__(self):
         store = listen("127.0.0.1")
@@ -87,9 +87,9 @@ def pair():
 
 
 def samples_of(version, alike=False):
-    """Two seats' groups of trajectories of one to three turns that differ in all that matters.
+    """Two seats' groups of different trajectories of one to three turns.
 
-    `alike`: but for their prompts.
+    With `alike` their prompts are equal.
     """
     return [
         make_sample(
@@ -110,12 +110,12 @@ def samples_of(version, alike=False):
 
 
 def batch_of(version, alike=False):
-    """Them as a batch."""
+    """Make a batch of `samples_of`."""
     return make_batch(samples_of(version, alike), version)
 
 
 def updates(ranks, model, batches, folder=None, **options):
-    """Gradients of every step, weights and metrics after updates on the batches; perhaps files."""
+    """Return all steps' gradients, weights and metrics of updates; save to `folder`, if given."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         gradients = spy_on_gradients(monkeypatch)
         learner = make_learner(model, ranks=ranks, **options)
@@ -155,7 +155,7 @@ def forwards(ranks, model, batches, **options):
 
 
 def assert_both_as_one(pair, steps, model, batches, whole, metrics, **options):
-    """Two ranks have the gradients and the metrics of one, and the same weights."""
+    """Assert that two ranks have one rank's gradients and metrics, and equal weights."""
     for parallel in PARALLEL:
         given = {"micro_batch_size": 4, "parallel": parallel} | options
         both = pair.run(steps, model, batches, **given)
@@ -178,7 +178,7 @@ VRPO = {"name": "vrpo"}
 @pytest.mark.parametrize(
     "algorithm", [REINFORCE, RLOO, GRPO, PPO, DPO, KTO, VRPO], ids=lambda chosen: chosen["name"]
 )
-def test_two_ranks_make_the_gradient_of_one(pair, model, algorithm):
+def test_two_ranks_have_the_gradient_of_one(pair, model, algorithm):
     batches = [batch_of(version, alike=algorithm is DPO) for version in (0, 1)]
     options = {"algorithm": algorithm, "epochs": 2}
     whole, weights, metrics = updates(Ranks(), model, batches, micro_batch_size=8, **options)
@@ -189,7 +189,7 @@ def test_two_ranks_make_the_gradient_of_one(pair, model, algorithm):
 
 
 @pytest.mark.parametrize("by", ["adapter", "expert"])
-def test_two_ranks_learn_the_same_from_a_teacher_as_one(pair, model, tmp_path, by):
+def test_two_ranks_distill_like_one(pair, model, tmp_path, by):
     teacher = {"adapter": save_teacher(tmp_path), "divergence": "jsd"} if by == "adapter" else {}
     options = {"algorithm": {"name": "distill", "teacher": teacher}, "epochs": 2}
     batches = [with_moves(batch_of(version)) for version in (0, 1)]
@@ -205,7 +205,7 @@ WHOLE = [
 
 
 @pytest.mark.parametrize("algorithm", WHOLE, ids=lambda chosen: chosen["name"])
-def test_two_ranks_train_all_weights_as_one(pair, model, algorithm):
+def test_two_ranks_train_all_weights_like_one(pair, model, algorithm):
     batches = [batch_of(version) for version in (0, 1)]
     options = {"algorithm": algorithm, "epochs": 2, "ema": 0.9, "learning_rate": 1e-3}
     weights, moments, metrics, held = whole_updates(Ranks(), model, batches, **options)
@@ -220,7 +220,7 @@ def test_two_ranks_train_all_weights_as_one(pair, model, algorithm):
             assert own == held if parallel == "ddp" else own < 0.6 * held
 
 
-def test_ranks_share_out_all_weights_that_one_alone_has_saved(pair, model, tmp_path):
+def test_ranks_shard_weights_saved_by_one_rank(pair, model, tmp_path):
     options = {"algorithm": WHOLE[0], "ema": 0.9, "learning_rate": 1e-3}
     alone = make_learner(model.model_copy(update={"adapter": "none"}), **options)
     alone.update(batch_of(0))
@@ -257,7 +257,7 @@ def test_ranks_end_an_update_at_the_same_step(pair, model):
         assert [r["learn/epochs_made"] for r in rows] == [r["learn/epochs_made"] for r in metrics]
 
 
-def test_shards_are_gathered_again_where_activations_are_recomputed(pair, model):
+def test_shards_are_gathered_again_for_recomputing(pair, model):
     batches = [batch_of(0), batch_of(1)]
     options = {"algorithm": PPO, "epochs": 2}
     whole, *_ = updates(Ranks(), model, batches, **options)
@@ -279,9 +279,9 @@ def supervised_steps(ranks, model, parts, **options):
     return gradients, trained(learner), losses
 
 
-def test_two_ranks_make_the_supervised_step_of_one(pair, model):
+def test_two_ranks_make_the_same_supervised_step_as_one(pair, model):
     samples = tokens_of(samples_of(0))
-    parts = [samples, samples[:1], samples[1:]]  # of one sample there is nothing to share out
+    parts = [samples, samples[:1], samples[1:]]  # a single sample cannot be split among ranks
     whole, _, expected = supervised_steps(Ranks(), model, parts)
     assert_both_as_one(pair, supervised_steps, model, parts, whole, expected)
 
@@ -317,15 +317,15 @@ def test_compiled_layers_can_be_sharded_and_recomputed(pair, model):
         torch.testing.assert_close(gradients, whole, atol=1e-5, rtol=1e-4)
 
 
-def test_a_rank_without_work_of_its_own_keeps_step(pair, model):
-    # Three trajectories one at a time: two on one rank; then one, and nothing for the other.
+def test_idle_rank_joins_all_collectives(pair, model):
+    # Three trajectories, one per pass: two on one rank; then one, and none for the other rank.
     batches = [make_batch(samples_of(0)[:3], 0), make_batch(samples_of(1)[:1], 1)]
     options = {"algorithm": RLOO | {"kl_reward": 0.0}, "batch_size": 1, "micro_batch_size": 1}
     whole, _, metrics = updates(Ranks(), model, batches, **options)
     assert_both_as_one(pair, updates, model, batches, whole, metrics, **options)
 
 
-def test_sharded_ranks_save_the_files_of_whole_ones(pair, model, tmp_path):
+def test_sharded_and_unsharded_ranks_save_equal_files(pair, model, tmp_path):
     batches = [batch_of(0), batch_of(1)]
     losses = {}
     for parallel in PARALLEL:
@@ -338,7 +338,7 @@ def test_sharded_ranks_save_the_files_of_whole_ones(pair, model, tmp_path):
     for batch in batches:
         alone.update(batch)
     expected = alone.update(batch_of(2)).metrics["learn/loss"]
-    for name in losses:  # either is where a rank alone goes on, as if it had always been alone
+    for name in losses:  # a single rank continues from either
         learner = make_learner(model)
         learner.load(tmp_path / name)
         assert learner.update(batch_of(2)).metrics["learn/loss"] == pytest.approx(
@@ -361,9 +361,9 @@ def test_a_sharded_rank_holds_a_part_of_the_base(pair, model):
 
 
 class MostBytes(TorchDispatchMode):
-    """The most memory of this process alone (mapped files are the cache's).
+    """The peak memory of this process, without mapped files.
 
-    It looks after every operation: a thread or another process misses the peak of a busy machine.
+    Measured after every operation, since a thread would miss the peak on a busy machine.
     """
 
     def __init__(self):
@@ -383,15 +383,15 @@ def own_bytes() -> int:
 
 
 def loading_bytes(ranks, small, model):
-    """By how much this process's own memory grew at most while it loaded its part of the model."""
-    make_learner(small, ranks=ranks, parallel="fsdp")  # what libraries take the first time
+    """Measure the peak growth of this process's memory while it loads its shard of the model."""
+    make_learner(small, ranks=ranks, parallel="fsdp")  # warms up the libraries' own memory
     with MostBytes() as seen:
         make_learner(model, ranks=ranks, parallel="fsdp")
     return seen.most - seen.start
 
 
-def test_a_sharded_rank_never_holds_a_base_whole_that_is_in_its_precision(pair, model, tmp_path):
-    """In another precision each rank has a copy of all, so that the measure is one."""
+def test_sharded_rank_never_holds_the_whole_base(pair, model, tmp_path):
+    """With another precision each rank has a full copy, which shows that the measurement works."""
     large = tiny_model(hidden=1024, layers=8, heads=8)
     elements = sum(each.numel() for each in large.parameters())
     assert elements > 70_000_000
@@ -403,7 +403,7 @@ def test_a_sharded_rank_never_holds_a_base_whole_that_is_in_its_precision(pair, 
     assert min(cast) > 0.9 * 2 * elements
 
 
-def test_what_is_not_finite_on_one_rank_is_skipped_on_both(pair, model):
+def test_nonfinite_step_on_one_rank_is_skipped_on_both(pair, model):
     spoilt = samples_of(0)
     spoilt[0] = make_sample([9, 9], [4, 4], logprobs=[math.nan, -1.0])
     batches = [make_batch(spoilt, 0), batch_of(1)]
@@ -419,7 +419,7 @@ LENGTHS = st.lists(st.tuples(st.integers(0, 5), st.integers(1, 9)), min_size=1, 
 
 
 @given(LENGTHS, st.integers(1, 4), st.integers(1, 4), st.booleans())
-def test_every_sample_counts_once_on_even_ranks(lengths, count, limit, by_tokens):
+def test_every_sample_counts_once_across_ranks(lengths, count, limit, by_tokens):
     samples = tokens_of([make_sample([1] * (1 + a), [2] * b) for a, b in lengths])
     units = [unit for unit, _ in lengths]
     size, max_tokens = limit, 4 * limit if by_tokens else None
@@ -432,14 +432,14 @@ def test_every_sample_counts_once_on_even_ranks(lengths, count, limit, by_tokens
     assert sorted(i for one in counted for i in one.indices) == list(range(len(samples)))
     for places, _ in counted:
         of = {units[i] for i in places}
-        assert sum(unit in of for unit in units) == len(places)  # units are whole
+        assert sum(unit in of for unit in units) == len(places)  # units are not split
         tokens = sum(samples[i].length for i in places)
         assert len(places) <= size or len(of) == 1
         assert max_tokens is None or tokens <= max_tokens or len(of) == 1
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=30), st.integers(1, 5))
-def test_shares_are_stretches_of_nearly_equal_cost(costs, count):
+def test_rank_shares_are_contiguous_with_similar_cost(costs, count):
     owners = Ranks(0, count).owners(costs)
     assert owners == sorted(owners) and set(owners) <= set(range(count))
     loads = np.bincount(owners, weights=costs, minlength=count)

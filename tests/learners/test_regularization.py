@@ -42,11 +42,11 @@ from unstable.learners.regularization import (
 
 
 def settings(**algorithm):
-    """An algorithm's section."""
+    """Return an algorithm's config section."""
     return parse({"learner": {"algorithm": {"name": "reinforce"} | algorithm}}).learner.algorithm
 
 
-def test_answers_are_all_that_there_are():
+def test_sample_answers_cover_all_probability():
     assert len(samples()) == 2 * (1 + 3 + 3 * 3 * WORDS)
     totals = answer_logprobs(peft_model(1)).exp().view(2, -1).sum(1)
     assert totals.tolist() == pytest.approx([1, 1], abs=1e-5)
@@ -54,10 +54,10 @@ def test_answers_are_all_that_there_are():
 
 @pytest.mark.parametrize("old", [None, 3], ids=["on-policy", "later-epoch"])
 @pytest.mark.parametrize(("kl", "entropy"), [(1.0, 0.0), (0.0, 1.0), (0.3, 0.7)])
-def test_the_estimate_is_unbiased_for_entropy_and_kl_of_the_move(kl, entropy, old):
+def test_entropy_and_kl_gradients_are_unbiased(kl, entropy, old):
     plain, reference = peft_model(1), peft_model(2)
     own_A, aims_A = answer_logprobs(plain), answer_logprobs(reference).detach()
-    # The definitions, over whole answers, know nothing of tokens.
+    # Definitions over whole answers, without tokens.
     cost = (own_A.exp() * (kl * (own_A - aims_A) + entropy * own_A)).sum()
     expected = gradient(cost, plain)
 
@@ -67,14 +67,14 @@ def test_the_estimate_is_unbiased_for_entropy_and_kl_of_the_move(kl, entropy, ol
     found = gradient(loss.value, policy)
     assert found.norm() > 0.05
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
-    if old is None:  # what is left out by those who forget that a token decides what comes next
+    if old is None:  # without the score term the gradient is biased
         policy, tokens = scored(1, 2)
         costs_N = kl * tokens.divergences["reference"] - entropy * tokens.entropies_N
         alone = gradient((costs_N / tokens.normalizers_N).sum(), policy)
         assert (alone - expected).norm() > 0.1 * expected.norm()
 
 
-def test_on_policy_the_gradient_of_k3_is_that_of_the_kl_the_other_way_round():
+def test_on_policy_k3_gradient_is_of_the_opposite_kl():
     generator = torch.Generator().manual_seed(0)
     logits, aims = torch.randn(2, 5, generator=generator, dtype=torch.float64).unbind()
     own, aims = logits.requires_grad_().log_softmax(-1), aims.log_softmax(-1)
@@ -104,7 +104,7 @@ def test_move_loss_by_hand():
     turns = torch.tensor([0, 0, 0])
     loss = move_loss(costs, logprobs, old, turns, cap=1.5, normalizer=10)
     loss.backward()
-    # Prefixes are 1, 2 and 1 times as likely as they were; the second is capped.
+    # Prefixes have ratios 1, 2 and 1; the second is capped.
     assert loss.item() == pytest.approx((1 + 1.5 * 2 + 3) / 10)
     assert costs.grad.tolist() == pytest.approx([0.1, 0.15, 0.1])
     assert logprobs.grad.tolist() == pytest.approx([0.6, 0.3, 0.0])
@@ -128,7 +128,7 @@ def test_micro_batches_do_not_change_the_gradient(model, gradients, algorithm):
 
 
 @pytest.mark.parametrize("aggregation", ["token", "turn", "sequence", "constant"])
-def test_a_weight_is_in_reward_a_move(model, gradients, aggregation):
+def test_entropy_weight_is_in_reward_per_move(model, gradients, aggregation):
     """A cost of c in each token is, on policy, a move's reward less by c x its length."""
     for weight in (0.0, 0.5):
         algorithm = {"name": "ppo", "critic": None, "aggregation": aggregation, "entropy": weight}
@@ -172,14 +172,14 @@ def learner_scores(model, batch):
         ({"name": "ppo", "critic": None, "kl_reward": 0.1, "old_logprobs": "engine"}, 2),
     ],
 )
-def test_an_update_makes_no_more_passes_than_it_has_to(model, algorithm, passes):
+def test_update_makes_only_necessary_passes(model, algorithm, passes):
     learner = make_learner(model, algorithm=algorithm, micro_batch_size=16, batch_size=16)
     forwards = count_forwards(learner.policy.layers[0])
     learner.update(mixed(0))
     assert len(forwards) == passes
 
 
-def test_the_exact_kl_of_the_metrics_is_that_of_the_distributions(model):
+def test_exact_kl_metric_is_kl_of_the_distributions(model):
     learner = make_learner(model, algorithm={"name": "reinforce", "kl_loss": 0.1}, epochs=1)
     assert learner.update(mixed(0)).metrics["learn/kl_reference"] == pytest.approx(0, abs=1e-6)
     batch = mixed(1)
@@ -195,12 +195,12 @@ def test_the_exact_kl_of_the_metrics_is_that_of_the_distributions(model):
 
 
 @pytest.mark.parametrize(("name", "passes_on"), [("entropy", 1), ("kl_loss", -1)])
-def test_an_entropy_or_kl_alone_leads_where_it_should(model, name, passes_on):
-    """Without rewards: towards more entropy, or back to the reference."""
+def test_entropy_rises_and_kl_falls_without_rewards(model, name, passes_on):
+    """Without rewards, entropy grows, or the policy returns to the reference."""
     algorithm = {"name": "reinforce", "normalize": "none", "kl_loss": 1e-9, "entropy": 1e-9}
     learner = make_learner(model, algorithm=algorithm | {name: 1.0}, learning_rate=2e-3)
     generator = torch.Generator().manual_seed(0)
-    for parameter in learner.optimizer.parameters:  # somewhere else than at the reference
+    for parameter in learner.optimizer.parameters:  # moves away from the reference
         parameter.data += 0.3 * torch.randn(parameter.shape, generator=generator)
     figure = "learn/entropy" if name == "entropy" else "learn/kl_reference"
     found = [
@@ -211,13 +211,13 @@ def test_an_entropy_or_kl_alone_leads_where_it_should(model, name, passes_on):
 
 
 @pytest.mark.parametrize("algorithm", [SEVERAL[1], SEVERAL[3]])
-def test_a_bandit_is_still_solved_from_chance(model, algorithm):
+def test_bandit_is_learned_with_entropy_and_kl(model, algorithm):
     terms = {"entropy": 0.005, "kl_loss": 0.01, "reference": {"ema": 0.9}}
     decay = {"decay": {"rule": "power"}}
     solve_bandit(model, updates=40, algorithm=algorithm | terms | decay, epochs=2)
 
 
-def test_weights_fall_by_their_rule():
+def test_coefficients_decay_by_their_rule():
     base = {"kl_loss": 2.0, "kl_reward": 1.0, "entropy": 0.5}
 
     def found(update, **decay):
@@ -233,7 +233,7 @@ def test_weights_fall_by_their_rule():
     assert found(10, rule="power") == pytest.approx(10**-0.3)
 
 
-def test_weights_of_what_is_asked_for_are_reported(model):
+def test_used_coefficients_are_reported(model):
     algorithm = {"name": "grpo", "kl_reward": 0.1, "kl_loss": 0.2, "entropy": 0.05}
     algorithm |= {"decay": {"rule": "linear", "to": 0.4}}
     learner = make_learner(model, algorithm=algorithm, updates=3)
@@ -245,7 +245,7 @@ def test_weights_of_what_is_asked_for_are_reported(model):
 
 
 def rounds(turns):
-    """Turns of (game, seat, index), a trajectory's together."""
+    """Make a batch of turns (game, seat, index), grouped by trajectory."""
     samples = [
         make_sample([1], [2], game_id=game, seat=seat, turn=index, group_id=9 * game + seat)
         for game, seat, index in turns
@@ -253,25 +253,25 @@ def rounds(turns):
     return FlatBatch(make_batch(samples))
 
 
-# Game 0: seat 1 begins and moves at 0, 2 and 5, seat 0 at 1, 3 and 4. Game 1: seat 0 alone.
+# Game 0: seat 1 moves at 0, 2 and 5, seat 0 at 1, 3 and 4. Game 1: seat 0 alone.
 TURNS = [(0, 0, 1), (0, 0, 3), (0, 0, 4), (0, 1, 0), (0, 1, 2), (0, 1, 5), (1, 0, 0), (1, 0, 2)]
 KL = [1.0, 2.0, 4.0, 10.0, 20.0, 40.0, 0.5, 0.25]
 
 
-def test_the_opponents_kl_by_hand():
+def test_opponents_kl_by_hand():
     to_go = opponents_kl(rounds(TURNS), np.array(KL), per_turn=False)
 
     expected = [7 - 60, 6 - 40, 4 - 40, 70 - 7, 60 - 6, 40, 0.75, 0.25]
     assert to_go.tolist() == pytest.approx(expected)
     own = opponents_kl(rounds(TURNS), np.array(KL), per_turn=True)
     assert own.tolist() == pytest.approx([1 - 20, 2, 4 - 40, 10 - 1, 20 - 6, 40, 0.5, 0.25])
-    # What each turn costs, from it on, is what is left to go.
+    # Costs of a seat's turns from one on add up to its cost to go.
     assert own[:3][::-1].cumsum()[::-1].tolist() == pytest.approx(expected[:3])
     assert own[3:6][::-1].cumsum()[::-1].tolist() == pytest.approx(expected[3:6])
 
 
 @every_row("name", "rloo", "grpo", "gspo", "cispo")
-def test_a_group_compares_the_sum_of_a_trajectorys_kl(name):
+def test_groups_compare_the_summed_kl_of_trajectories(name):
     """One nat counts the same in the first or the last of ten turns, or in the only one."""
     places = [(0, 0, turn) for turn in range(10)] + [(1, 0, turn) for turn in range(10)]
     batch = rounds([*places, (2, 0, 0), (3, 0, 0)])
@@ -283,21 +283,21 @@ def test_a_group_compares_the_sum_of_a_trajectorys_kl(name):
     )
     assert batch.mean_T(shaped) == pytest.approx([0.5, 0.5, 0.5, 1.0])
     plain = shaped_rewards(batch, settings(kl_reward=0.5), 0.5, old, reference, per_turn=False)
-    assert plain == pytest.approx(1 - 0.5 * np.array(kl))  # where turns have rewards of their own
+    assert plain == pytest.approx(1 - 0.5 * np.array(kl))  # for rewards per turn
 
 
-def test_a_group_compares_the_sum_of_the_opponents_kl_too():
+def test_groups_compare_the_summed_opponents_kl():
     batch = rounds(TURNS)
     old, reference = [torch.tensor([each]) for each in KL], [torch.zeros(1)] * len(KL)
     section = settings(name="rloo", kl_reward=1.0, kl_opponents=True)
     shaped = shaped_rewards(batch, section, 1.0, old, reference, per_turn=False)
 
-    # What a seat pays from its first turn on, and gains by the other's turns after that.
+    # A seat's own KL from its first turn on, minus the other seat's KL after that.
     assert batch.mean_T(shaped) == pytest.approx([1 - 7 + 60, 1 - 70 + 7, 0.25])
 
 
 @pytest.mark.parametrize("critic", [False, True])
-def test_rewards_have_the_kl_of_both_seats(model, critic):
+def test_rewards_include_the_kl_of_both_seats(model, critic):
     algorithm = {"name": "ppo", "kl_reward": 0.5, "kl_opponents": True}
     algorithm |= {"critic": {"gae_lambda": 1.0}} if critic else {"critic": None}
     learner = make_learner(model, algorithm=algorithm)

@@ -1,4 +1,4 @@
-"""The learner as the loop calls it: ranks that are one, whose losses are seen, and leave room."""
+"""The learner as the loop calls it: ranks act as one, failures raise, GPU memory is freed."""
 
 import asyncio
 import ipaddress
@@ -60,7 +60,7 @@ class Troubled(Algorithm):
     def loss(self, tokens: Tokens) -> Loss:
         if self.comes and torch.distributed.is_initialized() and torch.distributed.get_rank() == 1:
             if self.config.args["trouble"] == "raise":
-                raise ZeroDivisionError("rank 1 has a fault of its own")
+                raise ZeroDivisionError("error of rank 1")
             time.sleep(600)
         gains_N = tokens.advantages_N * tokens.logprobs_N / tokens.normalizers_N
         return Loss(-gains_N.sum(), torch.ones_like(tokens.logprobs_N))
@@ -81,7 +81,7 @@ class Crowded(Algorithm):
 
 
 def troubled(model: ModelConfig, trouble: str, version: int) -> RunConfig:
-    """Two ranks of an algorithm with that trouble."""
+    """Config of two ranks of an algorithm with this trouble."""
     args = {"trouble": trouble, "version": version}
     algorithm = {"name": f"{__name__}:Troubled", "args": args}
     return config_of(model, learner={"num": RANKS, "algorithm": algorithm})
@@ -93,14 +93,14 @@ def rank_processes() -> list[psutil.Process]:
 
 
 def reachable_from_elsewhere() -> list[str]:
-    """Addresses that this process and its children listen at, but for loopback ones."""
+    """Return non-loopback addresses that this process and its children listen at."""
     family = {process.pid for process in psutil.Process().children(recursive=True)}
     listening = [
         each.laddr.ip
         for each in psutil.net_connections("inet")
         if each.status == psutil.CONN_LISTEN and each.pid in family | {os.getpid()}
     ]
-    assert len(listening) > 3  # Ray's, and the ranks'
+    assert len(listening) > 3  # of Ray and of the ranks
     addresses = [ipaddress.ip_address(ip.removeprefix("::ffff:")) for ip in listening]
     return [str(address) for address in addresses if not address.is_loopback]
 
@@ -111,7 +111,7 @@ def assert_ended(family: list[psutil.Process]) -> None:
 
 
 @pytest.mark.slow
-async def test_ranks_are_one_learner(ray: None, model: ModelConfig, tmp_path: Path) -> None:
+async def test_ranks_act_as_one_learner(ray: None, model: ModelConfig, tmp_path: Path) -> None:
     config = troubled(model, "hang", version=2)
     folder = RunFolder(tmp_path)
     remote = RemoteLearner(config, folder, HERE, threads=RANKS)
@@ -128,12 +128,12 @@ async def test_ranks_are_one_learner(ray: None, model: ModelConfig, tmp_path: Pa
     assert update.metrics["learn/loss"] == pytest.approx(expected.metrics["learn/loss"], rel=1e-4)
     held = await remote.hold()
     imitated = await remote.imitate(samples)
-    adapter = await held.adapter()  # as it was held
+    adapter = await held.adapter()  # of the held version
     await held.save()
-    assert isinstance(adapter, ObjectRef), "the adapter does not come to the driver"
+    assert isinstance(adapter, ObjectRef), "the adapter is not sent to the driver"
     assert await adapter == read_adapter(folder.checkpoint(1), "main@1")
     assert imitated.version == 2
-    await remote.restore(1)  # the weights, on all ranks; not the number
+    await remote.restore(1)  # weights of all ranks, not the version number
     restored = await remote.imitate(samples)
     assert restored.version == 3
     assert restored.metrics["learn/loss"] == pytest.approx(imitated.metrics["learn/loss"], rel=1e-4)
@@ -154,13 +154,13 @@ async def test_ranks_are_one_learner(ray: None, model: ModelConfig, tmp_path: Pa
     await asyncio.sleep(0.5)
     assert not lost.done()
     family[1].send_signal(signal.SIGKILL)
-    with pytest.raises(RunFailedError, match="the learner's process has died in 'update'"):
+    with pytest.raises(RunFailedError, match="the learner's process died in 'update'"):
         await asyncio.wait_for(lost, timeout=300)
     assert_ended(family)
 
 
 @pytest.mark.slow
-async def test_the_error_of_one_rank_is_raised_and_ends_all(
+async def test_error_of_one_rank_is_raised_and_ends_all_ranks(
     ray: None, model: ModelConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(learner_ranks, "GRACE_S", 0.5)
@@ -169,13 +169,13 @@ async def test_the_error_of_one_rank_is_raised_and_ends_all(
     await remote.start()
     family = rank_processes()
     assert len(family) == RANKS
-    with pytest.raises(ZeroDivisionError, match="rank 1 has a fault of its own"):
+    with pytest.raises(ZeroDivisionError, match="error of rank 1"):
         await asyncio.wait_for(remote.update(packed_batch(unlike_batch(0))), timeout=300)
     assert_ended(family)
 
 
 @pytest.mark.slow
-async def test_ranks_that_share_a_model_go_on_where_the_card_of_one_was_full(
+async def test_sharded_ranks_restart_after_out_of_memory_on_one(
     ray: None, model: ModelConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both ranks restart and catch up after rank 1 fails to join a gather that rank 0 waits in."""
@@ -204,7 +204,7 @@ async def test_ranks_that_share_a_model_go_on_where_the_card_of_one_was_full(
 
 
 @pytest.mark.parametrize("share", ["sleep", "split"])
-async def test_an_engine_that_takes_turns_finds_free_what_a_call_has_used(
+async def test_calls_free_gpu_memory_for_a_sleeping_engine(
     share: str, model: ModelConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each call empties CUDA's cache at its end, unless learner and engine split the GPU."""

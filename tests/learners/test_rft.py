@@ -1,4 +1,4 @@
-"""RFT imitates won turns, each once, and leaves out a batch that nobody won."""
+"""RFT imitates won turns, each once, and skips a batch that nobody won."""
 
 import math
 
@@ -45,7 +45,7 @@ def make_games(version=0, won=1.0):
 
 
 def only(batch, kept):
-    """The batch of the samples at the places `kept`, in the trajectories that they are of."""
+    """Return the batch with only the samples at the indices `kept`."""
     wanted = {id(batch.samples[place]) for place in kept}
     trajectories = [
         replace(trajectory, samples=samples)
@@ -55,19 +55,19 @@ def only(batch, kept):
     return Batch(version=batch.version, groups=(Group(trajectories=tuple(trajectories)),))
 
 
-def test_what_is_imitated():
+def test_won_turns_are_imitated_once():
     samples = [
         make_sample([1, 2], [3], 1.0, game_id=0),
-        make_sample([1, 2], [3], 1.0, game_id=1),  # the same again
-        make_sample([1], [2, 3], 1.0, game_id=1),  # the same ids, split elsewhere
+        make_sample([1, 2], [3], 1.0, game_id=1),  # a repeat
+        make_sample([1], [2, 3], 1.0, game_id=1),  # the same ids, with another prompt
         make_sample([1, 2], [4], 0.25, game_id=2),  # another answer, in a game half won
         make_sample([1, 2], [5], 0.0, game_id=3),  # drawn
         make_sample([1, 2], [6], -1.0, game_id=4),  # lost
-        make_sample([1, 2], [6], 1.0, game_id=5),  # the same answer, won: who lost does not matter
+        make_sample([1, 2], [6], 1.0, game_id=5),  # the same answer, won
         make_sample([1, 2], [7], 1.0, game_id=6, forfeit=True),
     ]
     batch = FlatBatch(make_batch(samples))
-    found = rft.RFT(RFTConfig()).advantages(batch, np.zeros(8))  # whatever the rewards
+    found = rft.RFT(RFTConfig()).advantages(batch, np.zeros(8))  # rewards are ignored
     assert found.tolist() == [1, 0, 1, 1, 0, 0, 1, 0]
 
 
@@ -80,7 +80,7 @@ def test_likelihood_loss_by_hand():
 
 
 @pytest.mark.parametrize("aggregation", ["token", "turn", "sequence", "constant"])
-def test_the_losers_and_the_repeats_are_as_if_they_were_not_there(model, gradients, aggregation):
+def test_lost_and_repeated_turns_do_not_affect_the_update(model, gradients, aggregation):
     batch = make_games()
     update = make_learner(model, algorithm=RFT | {"aggregation": aggregation}).update(batch)
     assert update.advantages == [1, 1, 0, 0, 0, 1, 0, 0]
@@ -94,14 +94,14 @@ def test_the_losers_and_the_repeats_are_as_if_they_were_not_there(model, gradien
         torch.testing.assert_close(gradients[-1], gradients[0], atol=1e-6, rtol=1e-5)
 
 
-def test_only_what_is_imitated_is_scored_under_the_reference(model, gradients):
+def test_reference_scores_only_imitated_turns(model, gradients):
     settings = {"algorithm": RFT | {"kl_loss": 0.5}, "micro_batch_size": 1}
     learner = make_learner(model, **settings)
     packs = count_forwards(learner.policy)
     learner.update(make_games(0, won=0.0))
     assert not packs
     advantages = [learner.update(make_games(version)).advantages for version in (1, 2)]
-    assert len(packs) == 2 * np.count_nonzero(advantages) == 12  # frozen, and with a gradient
+    assert len(packs) == 2 * np.count_nonzero(advantages) == 12  # reference pass and training pass
     alone = make_learner(model, **settings)
     alone.update(make_games(0, won=0.0))
     for version in (1, 2):
@@ -111,15 +111,15 @@ def test_only_what_is_imitated_is_scored_under_the_reference(model, gradients):
     torch.testing.assert_close(gradients[2:], gradients[:2], atol=1e-6, rtol=1e-5)
 
 
-def test_a_batch_without_a_winner_is_left_out_and_counted(model, tmp_path):
+def test_batch_without_winner_is_skipped_and_counted(model, tmp_path):
     learner = make_learner(model, algorithm=RFT, steps_per_batch=2, micro_batch_size=4, epochs=2)
     before = trained(learner)
-    for version in range(4):  # more than max_bad_updates: there is nothing bad about it
+    for version in range(4):  # more than max_bad_updates: these are not bad updates
         update = learner.update(make_games(version, won=0.0))
         assert update.version == version + 1
         assert update.advantages == [0.0] * 8
         expected = {"rft_kept": 0, "rft_skipped": version + 1, "optimizer_steps": 0, "samples": 8}
-        expected["tokens_per_second"] = 0  # none was put through
+        expected["tokens_per_second"] = 0  # no tokens were trained
         for name, value in expected.items():
             assert update.metrics[f"learn/{name}"] == value
     assert torch.equal(trained(learner), before)
@@ -132,7 +132,7 @@ def test_a_batch_without_a_winner_is_left_out_and_counted(model, tmp_path):
     assert not torch.equal(trained(again), before)
 
 
-def test_a_bandit_is_solved_from_chance(model):
+def test_bandit_is_learned_from_random_play(model):
     options = {"algorithm": RFT, "learning_rate": 2e-3, "updates": 30}
     _, losses = solve_bandit(model, **options)
     again = make_learner(model, micro_batch_size=64, **options)

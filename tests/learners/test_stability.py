@@ -1,4 +1,4 @@
-"""Options that keep self-play stable: what each does, and where it is refused."""
+"""Options that keep self-play stable: effect of each, and where it is rejected."""
 
 import math
 from pathlib import Path
@@ -29,13 +29,13 @@ from unstable.types import PlayerId
 
 NO_CRITIC = {"name": "ppo", "critic": None}
 PREFERENCES = {n: {"pairs": "position"} for n in ("dpo", "ipo", "slic", "simpo")} | {"kto": {}}
-"""Algorithms that learn preferences, as they find some in `mixed_batch`."""
+"""Preference algorithms, with settings that find pairs in `mixed_batch`."""
 
 
 # PPO without a critic.
 
 
-def test_without_a_critic_ppo_has_the_baseline_of_reinforce_and_its_own_loss(model, gradients):
+def test_ppo_without_critic_uses_role_baseline_and_its_loss(model, gradients):
     shared = {"baseline_decay": 0.5, "normalize": "zscore"}
     ppo = make_learner(model, algorithm=NO_CRITIC | shared)
     reinforce = make_learner(model, algorithm={"name": "reinforce"} | shared)
@@ -47,7 +47,7 @@ def test_without_a_critic_ppo_has_the_baseline_of_reinforce_and_its_own_loss(mod
             name = f"learn/baseline/env/{seat}"
             assert found.metrics[name] == expected.metrics[name]
     assert ppo.critic is None and len(ppo.optimizer.groups) == 1
-    # With the advantages of REINFORCE++, which are z-scored rewards, the losses are the same.
+    # With the advantages of REINFORCE++ (z-scored rewards) the losses are equal.
     forgetful = NO_CRITIC | {"normalize": "zscore"}
     gradients.clear()
     make_learner(model, algorithm=forgetful).update(mixed_batch())
@@ -55,7 +55,7 @@ def test_without_a_critic_ppo_has_the_baseline_of_reinforce_and_its_own_loss(mod
     torch.testing.assert_close(gradients[0], gradients[1])
 
 
-def test_null_is_a_word_of_the_command_line(tmp_path):
+def test_command_line_accepts_null(tmp_path):
     words = ["--learner.algorithm.name", "ppo", "--learner.algorithm.critic", "null"]
     config = load("default", parse_options(words, SHORT_FORMS))
     algorithm = config.learner.algorithm
@@ -70,7 +70,7 @@ def test_null_is_a_word_of_the_command_line(tmp_path):
 # Learning rates.
 
 
-def test_schedules_end_at_their_share():
+def test_schedules_end_at_final_rate():
     def rates(**changes):
         config = LearnerConfig(learning_rate=2.0, warmup_steps=2, **changes)
         return [scheduled_rate(config, step, 6) for step in range(8)]
@@ -84,7 +84,7 @@ def test_schedules_end_at_their_share():
     assert soon == pytest.approx([1, 2, 2, 1.2, 0.4, 0.4, 0.4, 0.4])
 
 
-def test_a_scaled_rate_lasts_and_multiplies(model):
+def test_scaled_rate_persists_and_multiplies(model):
     learner = make_learner(model, schedule="linear", final_rate=0.5, updates=4)
     rates = []
     for version in range(4):
@@ -94,7 +94,7 @@ def test_a_scaled_rate_lasts_and_multiplies(model):
     assert rates == pytest.approx([1e-2, 0.875e-2, 0.75e-2 / 2, 0.625e-2 / 4])
 
 
-# Whole states.
+# Saved states.
 
 MOVING = {"kl_loss": 0.1, "kl_reward": 0.05, "entropy": 0.01, "decay": {"rule": "power"}}
 
@@ -121,7 +121,7 @@ def test_a_scaled_rate_is_saved(model, tmp_path):
     assert second.update(mixed_batch(1)).metrics["learn/learning_rate"] == pytest.approx(3e-3)
 
 
-def test_restored_weights_are_those_of_then_and_the_run_goes_on(model, tmp_path):
+def test_restore_takes_saved_weights_and_keeps_counters(model, tmp_path):
 
     def learner():
         algorithm = NO_CRITIC | MOVING | {"reference": {"ema": 0.7}}
@@ -143,7 +143,7 @@ def test_restored_weights_are_those_of_then_and_the_run_goes_on(model, tmp_path)
     update = first.update(mixed_batch(2))
     assert update.version == 3
     assert update.metrics["learn/learning_rate"] == pytest.approx(0.5 * 1e-2 * 7 / 9)
-    # AdamW's moments are those of then as well: the same step as by one who never made another.
+    # AdamW's moments are restored too: the next step equals one of a learner loaded from there.
     other = learner()
     other.load(tmp_path / "000001")
     other.version, other.optimizer.steps = 2, 2
@@ -155,7 +155,7 @@ def test_restored_weights_are_those_of_then_and_the_run_goes_on(model, tmp_path)
         first.save(tmp_path / "000001")
 
 
-def test_the_average_is_a_running_mean_and_an_adapter_like_others(model, tmp_path):
+def test_average_is_running_mean_and_a_usable_adapter(model, tmp_path):
     learner = make_learner(model, ema=0.75)
     weights = [trained(learner)]
     for version in range(2):
@@ -179,10 +179,10 @@ def test_the_average_is_a_running_mean_and_an_adapter_like_others(model, tmp_pat
     assert (folder.checkpoint(3) / AVERAGE / "adapter_model.safetensors").is_file()
 
 
-# References that move.
+# Moving references.
 
 
-def test_a_reference_becomes_the_policy_every_few_updates(model):
+def test_reference_is_replaced_at_its_interval(model):
     algorithm = {"name": "reinforce", "kl_loss": 0.1, "reference": {"every": 2}}
     learner = make_learner(model, algorithm=algorithm)
     was_own = []
@@ -192,7 +192,7 @@ def test_a_reference_becomes_the_policy_every_few_updates(model):
     assert was_own == [True, False, True, False, True]
 
 
-def test_a_reference_that_is_a_mean_follows(model):
+def test_ema_reference_follows_the_policy(model):
     algorithm = {"name": "reinforce", "kl_reward": 0.1, "reference": {"ema": 0.9}}
     learner = make_learner(model, algorithm=algorithm)
     expected = trained(learner)
@@ -206,7 +206,7 @@ def test_a_reference_that_is_a_mean_follows(model):
 # Early stops.
 
 
-def test_steps_end_once_the_policy_is_too_far(model):
+def test_update_stops_early_at_max_kl(model):
     options = {"algorithm": NO_CRITIC, "epochs": 4, "steps_per_batch": 2, "micro_batch_size": 4}
     metrics = make_learner(model, **options).update(mixed_batch()).metrics
     assert (metrics["learn/epochs_made"], metrics["learn/optimizer_steps"]) == (4, 8)
@@ -221,7 +221,7 @@ def test_steps_end_once_the_policy_is_too_far(model):
         assert 2 < made < 8 or limit in (1e-6, 1e6)
 
 
-def test_the_kl_to_the_old_policy_is_a_turns(model):
+def test_kl_old_is_the_mean_kl_per_turn(model):
     learner = make_learner(model, epochs=2, max_kl=1e6)
     samples = tokens_of(mixed_batch().samples)
     old = learner.logprobs(samples)
@@ -237,8 +237,8 @@ def test_the_kl_to_the_old_policy_is_a_turns(model):
 
 
 @pytest.mark.parametrize("old", ["learner", "engine"])
-def test_what_staleness_adds_ends_no_update(model, old):
-    """Samples of a policy that is far away, and steps that hardly move the one that is trained."""
+def test_staleness_does_not_count_toward_max_kl(model, old):
+    """Samples of a very different policy, and steps that hardly change the trained one."""
     options = {"epochs": 2, "steps_per_batch": 2, "micro_batch_size": 4, "learning_rate": 1e-7}
     algorithm = NO_CRITIC | {"old_logprobs": old}
     learner = make_learner(model, algorithm=algorithm, max_kl=1e-3, **options)
@@ -249,7 +249,7 @@ def test_what_staleness_adds_ends_no_update(model, old):
     assert found["learn/optimizer_steps"] == 4
     assert 0 <= found["learn/kl_old"] < 1e-6
     assert found["learn/mismatch_kl"] > 0.1
-    # Where the update does go far it ends, whatever the ratios refer to.
+    # A large step ends the update for either kind of old logprobs.
     far = make_learner(model, algorithm=algorithm, max_kl=1e-3, **options | {"learning_rate": 1e-2})
     assert far.update(mixed_batch()).metrics["learn/optimizer_steps"] < 4
 
@@ -258,7 +258,7 @@ def test_what_staleness_adds_ends_no_update(model, old):
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_a_weight_of_truncated_turns_is_a_weight_of_their_gradient(model, gradients, teacher, name):
+def test_truncated_weight_scales_the_gradient(model, gradients, teacher, name):
     terms = {"entropy": 0.1, "kl_loss": 0.1, "teacher": {"adapter": teacher}}
     outcome = {"outcome": 1.0} if name == "rft" else {}
     for weight in (1.0, 0.5, 0.25):
@@ -271,7 +271,7 @@ def test_a_weight_of_truncated_turns_is_a_weight_of_their_gradient(model, gradie
     torch.testing.assert_close(quarter, half + 0.5 * (half - whole), atol=1e-6, rtol=1e-4)
 
 
-def test_turns_that_are_dropped_count_in_no_mean(model, gradients):
+def test_dropped_turns_count_in_no_mean(model, gradients):
     cut = (1, 2, 5)
     for weight in (1e-9, 0.0):
         algorithm = {"name": "rloo", "aggregation": "token", "truncated_weight": weight}
@@ -284,7 +284,7 @@ def test_turns_that_are_dropped_count_in_no_mean(model, gradients):
 # The largest advantages.
 
 
-def test_the_largest_atoms_by_hand():
+def test_top_advantage_atoms_by_hand():
     advantages = np.array([0.5, -2.0, 0.5, 1.0, 0.0])
     turns = [np.array([i]) for i in range(5)]
 
@@ -292,9 +292,9 @@ def test_the_largest_atoms_by_hand():
         return [atom.tolist() for atom in top_advantage_atoms(atoms, advantages, share)]
 
     assert kept(turns, 0.4) == [[1], [3]]
-    assert kept(turns, 0.41) == [[0], [1], [3]]  # of the equal ones the first
+    assert kept(turns, 0.41) == [[0], [1], [3]]  # the first of equal ones
     assert kept(turns, 1.0) == [[0], [1], [2], [3], [4]]
-    # By their means: 1.25, .5 and .5.
+    # Mean |advantage|: 1.25, .5 and .5.
     games = [np.array([0, 1]), np.array([2]), np.array([3, 4])]
     assert kept(games, 0.3) == [[0, 1]]
     assert kept(games, 0.5) == [[0, 1], [2]]
@@ -302,10 +302,10 @@ def test_the_largest_atoms_by_hand():
 
 
 @every_row("share, expected", (1.0, -0.025), (0.5, -0.025), (0.25, 0.425))
-def test_the_largest_are_no_fair_choice(share, expected):
+def test_top_advantage_selection_is_biased(share, expected):
     """The figures of docs/algorithms.md: a sure 1, against 3 in three of ten, played equally."""
     rewards = np.array([1.0] * 50 + [3.0] * 15 + [0.0] * 35)
-    score = np.array([-0.5] * 50 + [0.5] * 50)  # of the second move's logit
+    score = np.array([-0.5] * 50 + [0.5] * 50)  # gradient of the second move's logit
     advantages = rewards - rewards.mean()
     kept = top_advantage_atoms([np.array([i]) for i in range(100)], advantages, share)
     chosen = np.concatenate(kept)
@@ -315,7 +315,7 @@ def test_the_largest_are_no_fair_choice(share, expected):
 
 
 @pytest.mark.parametrize(("name", "whole"), [("reinforce", False), ("rloo", True)])
-def test_the_largest_alone_are_trained_on(model, monkeypatch, gradients, name, whole):
+def test_only_top_advantages_are_trained_on(model, monkeypatch, gradients, name, whole):
     learner = make_learner(model, algorithm={"name": name, "top_advantage_fraction": 0.5})
     batch = mixed_batch()
     update = learner.update(batch)
@@ -333,7 +333,7 @@ def test_the_largest_alone_are_trained_on(model, monkeypatch, gradients, name, w
 # Old logprobs.
 
 
-def test_the_engines_logprobs_are_the_old_ones_without_a_pass(model):
+def test_engine_logprobs_replace_the_old_logprobs_pass(model):
     runs = {}
     for old in ("learner", "engine"):
         algorithm = NO_CRITIC | {"old_logprobs": old}
@@ -346,14 +346,14 @@ def test_the_engines_logprobs_are_the_old_ones_without_a_pass(model):
     alone = make_learner(model, algorithm=NO_CRITIC | {"old_logprobs": "engine"})
     once = alone.update(mixed_batch()).metrics
     assert once["learn/ratio_max"] == pytest.approx(np.exp(own - sampled).max(), rel=1e-4)
-    assert once["learn/importance_capped"] == 0.0  # of itself the engine is as likely as it is
+    assert once["learn/importance_capped"] == 0.0  # the engine is also the behavior policy
 
 
-# What is refused.
+# Rejected settings.
 
 
 A = "learner.algorithm"
-REFUSED: list[tuple[dict[str, Any], str, str]] = [  # of learner, and of learner.algorithm
+REFUSED: list[tuple[dict[str, Any], str, str]] = [  # settings of learner, or of learner.algorithm
     ({"final_rate": 0.1}, "final_rate = 0.1", "set learner.schedule to linear or cosine"),
     ({"ema": 1.0}, "ema = 1.0", "less than 1"),
     ({"max_kl": 0}, "max_kl = 0", "greater than 0"),
@@ -401,13 +401,13 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [  # of learner, and of learner
 
 
 @every_row("section, message, remedy", *REFUSED)
-def test_what_has_no_meaning_is_refused_in_one_line(section, message, remedy):
+def test_settings_without_effect_are_rejected(section, message, remedy):
     path = "algorithm." if "name" in section else ""
     said = line_of(parse, {"learner": {"algorithm": section} if path else section})
     assert said.startswith(f"learner.{path}{message}") and remedy in said
 
 
-def test_the_page_shows_configs_that_read(tmp_path):
+def test_documented_configs_load(tmp_path):
     text = (Path(__file__).parent.parent.parent / "docs/algorithms.md").read_text(encoding="utf-8")
     for title in ("## Preferences", "## Regularization and stability"):
         block = text.partition(title)[2].split("```")[1]
@@ -420,8 +420,8 @@ def test_the_page_shows_configs_that_read(tmp_path):
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_every_algorithm_has_every_option_in_which_it_has_a_meaning(model, teacher, name):
-    """All at once, and the update is one of finite numbers."""
+def test_every_algorithm_accepts_its_options(model, teacher, name):
+    """All at once; the loss is finite."""
     algorithm = {"name": name, "entropy": 0.01, "kl_loss": 0.02, "truncated_weight": 0.5}
     algorithm |= {"reference": {"every": 1}, "decay": {"rule": "linear", "to": 0.5}}
     algorithm |= {"teacher": {"adapter": teacher}}

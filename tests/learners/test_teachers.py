@@ -1,6 +1,6 @@
-"""Teachers: divergences against numbers of another implementation, gradients by enumeration.
+"""Teachers: divergences of another implementation, gradients by enumeration, imitation.
 
-And a policy that becomes what an adapter or an expert plays.
+The imitated teachers are an adapter and an expert.
 """
 
 import math
@@ -40,11 +40,11 @@ from unstable.learners.regularization import Coefficients, coefficients_at, regu
 from unstable.models.adapters import read_adapter
 from unstable.types import Move
 
-# What a divergence is.
+# Divergences.
 
 OWN = [[1.0, -0.5, 0.25, 2.0, -1.5], [0.0, 3.0, -2.0, 0.5, 1.0], [-1.0, -1.0, 2.5, 0.75, 0.0]]
 OTHER = [[0.5, 0.5, -1.0, 1.0, 0.0], [2.0, -1.0, 0.0, 1.5, 0.25], [-0.5, 1.0, 2.0, -2.0, 0.5]]
-TRL = [  # by `generalized_jsd_loss` of TRL 1.16.0: values, and the second row's slopes
+TRL = [  # `generalized_jsd_loss` of TRL 1.16.0: values, and gradients of the second row
     (
         ("forward", 0.5, 1.0),
         [0.38826532599508, 1.8626783519277754, 0.44905929385383725],
@@ -69,7 +69,7 @@ TRL = [  # by `generalized_jsd_loss` of TRL 1.16.0: values, and the second row's
 
 
 @every_row("chosen, values, slopes", *TRL)
-def test_divergences_are_those_of_trl(chosen, values, slopes):
+def test_divergences_equal_trl(chosen, values, slopes):
     divergence, beta, temperature = chosen
     own, other = (torch.tensor(rows, dtype=torch.float64) for rows in (OWN, OTHER))
     head, three = Head(torch.eye(5).double()), torch.full((3,), temperature).double()
@@ -82,7 +82,7 @@ def test_divergences_are_those_of_trl(chosen, values, slopes):
 
 
 def plain_divergence(own, other, divergence, beta):
-    """By torch's own KL of distributions, of logarithms [N, V]."""
+    """Compute divergences of log-probabilities [N, V] by torch's own KL."""
 
     def kl(first, second):
         return kl_div(second, first, reduction="none", log_target=True).sum(-1)
@@ -94,7 +94,7 @@ def plain_divergence(own, other, divergence, beta):
 
 
 @every_row("divergence", "reverse", "forward", "jsd")
-def test_a_divergence_is_finite_where_probabilities_are_not_written(divergence):
+def test_divergences_are_finite_if_probabilities_underflow(divergence):
     hidden = torch.tensor([[300.0, 0.0, -300.0]]).requires_grad_()
     aims = {"teacher": DivergenceTarget(torch.tensor([[200.0, -100.0, -300.0]]), divergence)}
     one = torch.ones(1)
@@ -103,7 +103,7 @@ def test_a_divergence_is_finite_where_probabilities_are_not_written(divergence):
     assert found.divergences["teacher"].isfinite().all() and hidden.grad.isfinite().all()
 
 
-# The gradient of a move's divergence, by all answers.
+# Gradients of a move's divergence, by enumeration of all answers.
 
 
 def next_words(model):
@@ -140,7 +140,7 @@ def test_the_estimate_is_unbiased_for_every_divergence(divergence, old):
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
 
 
-def test_of_whole_answers_the_reverse_one_is_the_kl_of_the_answer():
+def test_summed_reverse_divergence_is_kl_of_whole_answers():
     own, others = next_words(peft_model(1)), next_words(peft_model(2))
     ids = [torch.tensor(sample.token_ids)[:, None] for sample in samples()]
     first, second = (
@@ -158,7 +158,7 @@ def test_of_whole_answers_the_reverse_one_is_the_kl_of_the_answer():
 
 
 @pytest.mark.parametrize("divergence", ["reverse", "forward", "jsd"])
-def test_a_teacher_that_is_the_policy_teaches_nothing(model, gradients, teacher, divergence):
+def test_teacher_equal_to_policy_has_zero_gradient(model, gradients, teacher, divergence):
     adapter = read_adapter(Path(teacher), "start")
     given = {"adapter": teacher, "divergence": divergence}
     learner = make_learner(
@@ -169,7 +169,7 @@ def test_a_teacher_that_is_the_policy_teaches_nothing(model, gradients, teacher,
     assert gradients[0].abs().max() < 1e-6
 
 
-def test_each_has_its_weight_beside_the_other(model, gradients, teacher):
+def test_reference_and_teacher_terms_add_up(model, gradients, teacher):
     """A KL to the reference, a teacher's and a loss add up; `decay` lowers the two together."""
     adapter = random_adapter(tiny_model(vocab=VOCAB), "start", seed=7)
 
@@ -197,7 +197,7 @@ def test_each_has_its_weight_beside_the_other(model, gradients, teacher):
     assert (last.kl_loss, last.teacher) == pytest.approx((0.1, 0.15))
 
 
-def test_the_experts_loss_is_the_kl_of_its_mix_to_the_policys(model, gradients):
+def test_expert_loss_is_kl_from_expert_to_policy(model, gradients):
     batch = with_moves(mixed())
     adapter = random_adapter(tiny_model(vocab=VOCAB), "start", seed=7)
     policy = plain_policy(model)
@@ -238,17 +238,17 @@ def test_micro_batches_do_not_change_the_gradient(model, gradients, teacher, cas
 
 
 @pytest.mark.parametrize("case", ["adapter", "expert", "beside"])
-def test_a_resumed_learner_goes_on_to_the_bit(model, tmp_path, teacher, case):
+def test_resumed_learner_continues_identically(model, tmp_path, teacher, case):
     def learner():
         return make_learner(model, algorithm=cases(teacher)[case], batch_size=16, epochs=2)
 
     assert_resumes_to_the_bit(learner, lambda version: with_moves(mixed(version)), tmp_path, 1, 2)
 
 
-def test_positions_without_moves_and_advantages_are_left_out(model, teacher):
+def test_distillation_skips_turns_without_moves_and_rewards(model, teacher):
     learner = make_learner(model, algorithm={"name": "distill"}, batch_size=16)
     before = trained(learner)
-    metrics = learner.update(mixed(0)).metrics  # of which nobody kept the moves
+    metrics = learner.update(mixed(0)).metrics  # without recorded moves
     assert metrics["learn/optimizer_steps"] == 0 and metrics["learn/expert_entropy"] is None
     assert torch.equal(trained(learner), before)
     for case in ("adapter", "expert"):
@@ -256,10 +256,10 @@ def test_positions_without_moves_and_advantages_are_left_out(model, teacher):
         assert not any(learner.update(with_moves(mixed(0))).advantages)
 
 
-# What it learns.
+# Learning.
 
 
-def test_a_bandits_teacher_is_imitated_without_any_reward(model, tmp_path):
+def test_teacher_of_a_bandit_is_imitated_without_rewards(model, tmp_path):
     taught = {"name": "reinforce", "normalize": "none"}
     first, _ = solve_bandit(model, updates=40, algorithm=taught)
     first.save(tmp_path / "adapter")
@@ -273,7 +273,7 @@ def test_a_bandits_teacher_is_imitated_without_any_reward(model, tmp_path):
         assert sum(outcomes[-3:]) / 3 >= 0.85
 
 
-def test_the_mix_of_an_expert_is_learned_not_its_likeliest_move(model):
+def test_expert_mix_is_learned_not_its_likeliest_move(model):
     shares = [0.7, 0.3]
     learner = make_learner(
         model, algorithm={"name": "distill"}, learning_rate=1e-2, updates=60, batch_size=4
@@ -292,10 +292,10 @@ def test_the_mix_of_an_expert_is_learned_not_its_likeliest_move(model):
     assert chances == pytest.approx(shares, abs=0.05)
 
 
-# What is refused, before a model is loaded.
+# Configs rejected before a model is loaded.
 
 
-def test_a_teacher_that_does_not_fit_is_refused_before_a_model_is_loaded(teacher):
+def test_mismatched_teacher_is_rejected_before_loading(teacher):
     def problem(adapter: str, **model) -> str:
         algorithm = {"name": "grpo", "teacher": {"adapter": adapter}}
         data = {"model": {"name": "tiny"} | model, "learner": {"algorithm": algorithm}}
@@ -307,7 +307,7 @@ def test_a_teacher_that_does_not_fit_is_refused_before_a_model_is_loaded(teacher
     assert Path(teacher).is_dir()
 
 
-def test_moves_are_kept_where_the_expert_teaches(teacher):
+def test_moves_are_recorded_if_an_expert_teaches(teacher):
     def kept(**algorithm):
         return parse({"learner": {"algorithm": {"name": "distill"} | algorithm}}).moves_kept
 

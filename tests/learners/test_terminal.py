@@ -16,8 +16,8 @@ from unstable.types import Batch, GameFailure, GameResult, Group, Move, Turn
 WEIGHT, BONUS = 0.5, 0.3
 OUTCOMES = np.array([1.0, -1.0, 0.5, 0.25])
 TURNS = np.array([1, 2, 3, 4])  # of the trained seat
-WORTH = WEIGHT * OUTCOMES + BONUS / TURNS  # of a trajectory: its term, and the mean of its turns'
-PLAIN_CRITIC = {"gamma": 1.0, "gae_lambda": 1.0, "normalize": "none"}  # values begin at 0
+WORTH = WEIGHT * OUTCOMES + BONUS / TURNS  # mean reward per turn
+PLAIN_CRITIC = {"gamma": 1.0, "gae_lambda": 1.0, "normalize": "none"}  # values start at 0
 
 
 def judge(result: GameResult, seat: int) -> float:
@@ -51,7 +51,7 @@ def group_zscores():
     return per_turn(zscore(WORTH))
 
 
-CASES: list[tuple[dict[str, Any], Any]] = [  # with the advantages that follow by hand
+CASES: list[tuple[dict[str, Any], Any]] = [  # algorithm, and its advantages computed by hand
     ({"name": "reinforce", "normalize": "none"}, turn_rewards),
     ({"name": "reinforce++"}, lambda: zscore(turn_rewards())),
     ({"name": "rloo"}, lambda: per_turn(4 / 3 * (WORTH - WORTH.mean()))),
@@ -63,8 +63,8 @@ CASES: list[tuple[dict[str, Any], Any]] = [  # with the advantages that follow b
     ({"name": "ppo", "critic": PLAIN_CRITIC}, turn_rewards),
     ({"name": "a2c", "critic": PLAIN_CRITIC}, turn_rewards),
     ({"name": "vrpo", "critic": {"sarsa_lambda": 1.0, "normalize": "none"}}, turn_rewards),
-    ({"name": "rft"}, lambda: np.eye(len(turn_rewards()))[0]),  # of equal turns the first
-    ({"name": "distill"}, lambda: np.zeros(len(turn_rewards()))),  # it earns nothing
+    ({"name": "rft"}, lambda: np.eye(len(turn_rewards()))[0]),  # the first of equal turns
+    ({"name": "distill"}, lambda: np.zeros(len(turn_rewards()))),  # rewards are ignored
     *(
         ({"name": name}, lambda: per_turn(WORTH - WORTH.mean()))
         for name in ("dpo", "ipo", "slic", "simpo", "kto")
@@ -73,7 +73,7 @@ CASES: list[tuple[dict[str, Any], Any]] = [  # with the advantages that follow b
 
 
 def with_moves(turn):
-    """The turn, a model's with its answer as the one legal move."""
+    """Return the turn; a model's turn gets its answer as the only legal move."""
     if turn.answer.sampled is None:
         return turn
     moves = (Move(turn.answer.sampled.token_ids),)
@@ -101,17 +101,17 @@ async def judged_batch(term):
     return Batch(version=0, groups=(Group(trajectories=tuple(found)),))
 
 
-def test_the_cases_are_all_algorithms():
+def test_cases_cover_all_algorithms():
     assert {algorithm["name"] for algorithm, _ in CASES} == set(ALGORITHMS)
 
 
 @pytest.mark.parametrize(("algorithm", "expected"), CASES)
 @pytest.mark.parametrize("term", ["outcome", f"{__name__}:judge", f"{__name__}:slow_judge"])
-async def test_a_terminal_term_has_its_weight(model, algorithm, expected, term):
+async def test_terminal_reward_has_its_weight_in_all_algorithms(model, algorithm, expected, term):
     update = make_learner(model, algorithm=algorithm).update(await judged_batch(term))
     assert update.advantages == pytest.approx(expected().tolist(), abs=1e-6)
 
 
-async def test_groups_compare_what_the_learner_does():
+async def test_group_rewards_equal_the_learners_rewards():
     batch = await judged_batch(f"{__name__}:judge")
     assert [each.reward for each in batch.trajectories] == pytest.approx(WORTH.tolist())

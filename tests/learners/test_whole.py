@@ -82,16 +82,16 @@ def test_every_weight_has_the_gradient_of_a_plain_forward(folders, gradients, ti
     assert len(expected) == sum(each.numel() for each in model.parameters())
 
 
-def test_bfloat16_is_computed_with_and_masters_keep_fp32(folders):
+def test_model_computes_in_bfloat16_with_fp32_masters(folders):
     learner = make_learner(whole(folders[False], "bfloat16"), learning_rate=1e-6)
     before = trained(learner)
     learner.update(batch())
     moved = trained(learner) != before
     assert trained(learner).dtype is torch.float32 and moved.float().mean() > 0.8
-    # A step of 1e-6 is lost in bfloat16: nearly all that is computed with is as it was.
+    # A step of 1e-6 is lost in bfloat16: most computed weights stay unchanged.
     computed = torch.cat([each.flatten() for each in learner.policy.model.parameters()])
     assert computed.dtype is torch.bfloat16
-    learner.logprobs(tokens_of(made()))  # which a pass is, and so refreshes what is computed with
+    learner.logprobs(tokens_of(made()))  # a pass refreshes the rounded weights
     now = torch.cat([each.flatten() for each in learner.policy.model.parameters()])
     assert torch.equal(now, trained(learner).bfloat16())
 
@@ -108,7 +108,7 @@ def test_gradients_of_bfloat16_are_summed_in_fp32(folders, gradients):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_other_policies_are_other_weights_in_the_same_model(folders, dtype):
+def test_reference_and_average_swap_weights_in_place(folders, dtype):
     learner = make_learner(
         whole(folders[False], dtype),
         algorithm={"name": "ppo", "critic": {"kind": "adapter"}, "kl_loss": 0.1},
@@ -138,7 +138,7 @@ def test_other_policies_are_other_weights_in_the_same_model(folders, dtype):
 
 @pytest.mark.parametrize("tied", TIED)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_what_is_saved_goes_on_to_the_bit(folders, tmp_path, dtype, tied):
+def test_resumed_full_weights_continue_identically(folders, tmp_path, dtype, tied):
     def learner():
         algorithm = {"name": "ppo", "kl_loss": 0.1, "reference": {"ema": 0.9}}
         return make_learner(whole(folders[tied], dtype), algorithm=algorithm, ema=0.9, updates=4)
@@ -153,7 +153,7 @@ def test_what_is_saved_goes_on_to_the_bit(folders, tmp_path, dtype, tied):
     assert {name: each.shape for name, each in load(saved.weights).items()} == names
 
 
-def test_a_rollback_takes_back_all_weights(folders, tmp_path):
+def test_restore_resets_all_weights(folders, tmp_path):
     learner = make_learner(whole(folders[True], "bfloat16"), ema=0.9)
     learner.update(batch(0))
     saved = learner.save(tmp_path / "000001")
@@ -165,10 +165,10 @@ def test_a_rollback_takes_back_all_weights(folders, tmp_path):
     assert learner.snapshot().adapter.weights == saved.weights and learner.version == 2
 
 
-def test_what_does_not_fit_or_is_not_finite_leaves_all_weights(folders):
+def test_rejected_weights_and_steps_change_nothing(folders):
     learner = make_learner(whole(folders[False]))
     odd = random_whole(tiny_model(vocab=VOCAB, layers=1), "odd", seed=0)
-    refused(r"does not fit the model: model.layers.1.*missing", learner.policy.trained.load, odd)
+    refused(r"does not match the model: model.layers.1.*missing", learner.policy.trained.load, odd)
     learner = make_learner(whole(folders[False]), learning_rate=1e38, grad_clip=1e30)
     before = trained(learner)
     report = learner.update(batch())

@@ -42,7 +42,7 @@ assert not is_held()
 
 
 @pytest.mark.slow
-def test_processes_start_beside_any_cluster_as_nice_as_the_run(tmp_path: Path) -> None:
+def test_local_ray_ignores_ray_address_and_keeps_niceness(tmp_path: Path) -> None:
     """Processes start next to any cluster, inherit the run's niceness, and ignore hangups."""
     place = tmp_path / "a b"
     place.mkdir()
@@ -55,7 +55,7 @@ def test_processes_start_beside_any_cluster_as_nice_as_the_run(tmp_path: Path) -
 
 
 class FakeRay:
-    """Ray's way to an actor's end, which one that is stopped does not hear of."""
+    """Ray's request to exit, which a stopped process does not handle."""
 
     def __init__(self) -> None:
         self.killed: list[object] = []
@@ -68,7 +68,7 @@ class FakeRay:
 
 
 class Stopped:
-    """A process that is stopped, known by an id that `change` makes another's."""
+    """A stopped process, whose id `change` turns into the id of another one."""
 
     def __init__(self, change: dict[str, Any]) -> None:
         self.child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
@@ -80,7 +80,7 @@ class Stopped:
 
 
 @pytest.mark.parametrize("change", [{}, {"space": "elsewhere"}, {"started": 1}])
-async def test_a_process_is_signalled_on_its_own_host_alone(
+async def test_process_is_signaled_only_on_its_own_host(
     change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake = FakeRay()
@@ -95,14 +95,14 @@ async def test_a_process_is_signalled_on_its_own_host_alone(
             assert child.wait(timeout=60) == -signal.SIGKILL
         else:
             assert child.poll() is None
-        process.kill()  # of one that has gone, and whose id may be another's
+        process.kill()  # the process has ended, and its id may be reused
     finally:
         child.kill()
         child.wait()
 
 
-def test_memory_grows_in_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An engine must not: vLLM could not put it to sleep. What the environment says stands."""
+def test_learner_uses_expandable_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines must not: vLLM could not sleep. A setting in the environment has priority."""
     made: list[dict[str, Any]] = []
 
     class Recorder(FakeRay):
@@ -130,14 +130,14 @@ def mode(path: Path) -> int:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty home folder, and an environment that says nothing of tokens."""
+    """An empty home folder, and an environment without settings of tokens."""
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     return tmp_path
 
 
-def test_ray_gets_a_short_folder_where_tmpdir_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ray_gets_a_short_folder_if_tmpdir_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
     for long in ("/tmp/" + 60 * "x", "/tmp/" + 120 * "x"):
         monkeypatch.setenv("RAY_TMPDIR", long)
         with cluster._private_names() as names:
@@ -147,7 +147,7 @@ def test_ray_gets_a_short_folder_where_tmpdir_is_long(monkeypatch: pytest.Monkey
         assert "_temp_dir" not in names
 
 
-def test_rays_token_is_its_owners_alone(home: Path) -> None:
+def test_ray_token_is_readable_only_by_its_owner(home: Path) -> None:
     before = os.umask(0o022)
     try:
         cluster.keep_token()
@@ -158,7 +158,7 @@ def test_rays_token_is_its_owners_alone(home: Path) -> None:
     assert [*token.parent.iterdir()] == [token]
     written = token.read_text()
     assert len(bytes.fromhex(written)) == 32
-    token.chmod(0o644)  # as Ray itself has left it
+    token.chmod(0o644)  # permissions that Ray itself gives it
     cluster.keep_token()
     assert mode(token) == 0o600 and token.read_text() == written
 
@@ -166,7 +166,7 @@ def test_rays_token_is_its_owners_alone(home: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "value"), [("RAY_AUTH_MODE", "disabled"), ("RAY_AUTH_TOKEN_PATH", "/a/file")]
 )
-def test_a_token_is_left_to_who_has_said_where_it_is(
+def test_no_token_is_created_if_environment_configures_one(
     name: str, value: str, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(name, value)

@@ -1,4 +1,4 @@
-"""Nodes come and go: who is started where, and whose cards a learner gets. Without Ray."""
+"""Nodes join and leave: where actors start, and whose GPUs a learner gets. Without Ray."""
 
 import asyncio
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from unstable.types.processes import Waits
 
 
 class FakeNode(ClusterNode):
-    """A node that is there as long as `there` says so."""
+    """A node that is alive while `there` is true."""
 
     there = True
 
@@ -68,7 +68,7 @@ def processors(monkeypatch: pytest.MonkeyPatch, **left: int) -> None:
     monkeypatch.setattr(crew_module, "free_resources", lambda: free)
 
 
-async def test_a_learner_that_died_alone_comes_back_where_it_was(
+async def test_learner_restarts_on_its_node_if_alive(
     tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     crew, _ = crew_of(tiny_folder, tmp_path, node("a"), node("driver", drivers=True))
@@ -78,7 +78,7 @@ async def test_a_learner_that_died_alone_comes_back_where_it_was(
 
 
 @pytest.mark.parametrize(("left", "evicted"), [(1, 0), (0, 1)])
-async def test_a_learner_whose_node_went_goes_to_the_drivers_or_takes_an_actors_place(
+async def test_learner_of_lost_node_moves_to_the_drivers_node(
     left: int, evicted: int, tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone = node("a")
@@ -88,11 +88,11 @@ async def test_a_learner_whose_node_went_goes_to_the_drivers_or_takes_an_actors_
     (old,) = crew.reserve([Placement("a")])
     gone.there = False
     (new,) = await crew.learner_places([old])
-    assert new.placement == Placement("driver") and said == ["node a has left"]
+    assert new.placement == Placement("driver") and said == ["node a left"]
     assert len([place for place in actors if await crew.has(place)]) == 3 - evicted
 
 
-async def test_a_learner_takes_spare_cards_first_and_keeps_ranks_that_live(
+async def test_learner_takes_spare_gpus_first_and_keeps_live_ranks(
     tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone, other = node("a", 2), node("b", 3)
@@ -107,7 +107,7 @@ async def test_a_learner_takes_spare_cards_first_and_keeps_ranks_that_live(
     assert not await crew.has(spare[0])
     assert all([await crew.has(place) for place in playing])
     other.there = False
-    with pytest.raises(RunFailedError, match="no other has room for it"):
+    with pytest.raises(RunFailedError, match="the learner's node left, and no other node has room"):
         await crew.learner_places(new)
 
 
@@ -116,7 +116,7 @@ def comes(monkeypatch: pytest.MonkeyPatch, made: ClusterNode) -> dict[str, Any]:
     return {"NodeID": made.id}
 
 
-async def test_a_node_that_comes_has_the_lost_first_and_more_where_the_run_grows(
+async def test_new_node_gets_lost_actors_first_then_new_ones(
     tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone = node("a")
@@ -134,7 +134,7 @@ async def test_a_node_that_comes_has_the_lost_first_and_more_where_the_run_grows
     gone.there = False
     process: Any = own[0]._process
     process.left = 0
-    assert await own[0].stats() is not None  # which finds that it is dead, and its node gone
+    assert await own[0].stats() is not None  # detects the death and the loss of the node
     assert own[0].is_lost and await crew.host() is own[1]
     await crew._take_in(comes(monkeypatch, node("b")))
     assert not own[0].is_lost and own[0].place is not None
@@ -142,34 +142,34 @@ async def test_a_node_that_comes_has_the_lost_first_and_more_where_the_run_grows
     joined = crew.joined.get_nowait()
     assert probed == ["actor-2"] and crew.joined.empty()
     assert said == [
-        "node a has left",
-        "actor-0 is lost with a; others play its games",
-        "node b has come, with room for 2 actors",
-        "actor-0 plays at b",
-        "actor-2 plays at b",
+        "node a left",
+        "actor-0 lost its place on a; its games are reassigned",
+        "node b joined, with room for 2 actors",
+        "actor-0 runs on b",
+        "actor-2 runs on b",
     ]
     await asyncio.gather(*(actor.close() for actor in [*own, joined]))
     await crew.close()
 
 
-async def test_a_node_that_comes_and_differs_is_left_out_in_a_line(
+async def test_different_new_node_is_rejected(
     tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     crew, said = crew_of(tiny_folder, tmp_path, node("driver", drivers=True), grows=True)
     other = node("b")
     other.found = other.found._replace(source="b")
     await crew._take_in(comes(monkeypatch, other))
-    assert len(said) == 1 and "node b has another unstable" in said[0]
+    assert len(said) == 1 and "node b: unstable b differs from the driver's" in said[0]
     assert crew.joined.empty()
 
 
-async def test_a_run_with_no_actor_left_waits_and_then_ends(
+async def test_run_without_actors_waits_then_fails(
     tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(crew_module, "EVERY_S", 0.01)
     loop = {"mode": "async", "start_timeout": 0.1}
     crew, _ = crew_of(tiny_folder, tmp_path, node("driver", drivers=True), loop=loop)
-    with pytest.raises(RunFailedError, match=r"no actor is left.*start_timeout = 0\.1 s"):
+    with pytest.raises(RunFailedError, match=r"no actor left.*start_timeout = 0\.1 s"):
         await crew.host()
     later = SimpleNamespace(is_lost=False, load=0)
     monkeypatch.setattr(Crew, "_own", [later])

@@ -21,7 +21,7 @@ from unstable.records.folder import RunFolder
 pytestmark = pytest.mark.slow
 LONG = ("--steps", "100000", "--eval.every", "0")
 STALL_S = 10.0
-"""Long enough for an update and a game's turns on a busy machine; it is waited for twice."""
+"""Long enough for an update and a game's turns on a busy machine; tests wait for it twice."""
 STALL = ("--loop.stall_timeout", str(STALL_S), "--games.0.turn_timeout", "4")
 
 
@@ -31,7 +31,7 @@ def error_line(output: str) -> str:
 
 
 def whole(run_dir: Path) -> None:
-    """Nothing that looks like a checkpoint is half of one, and the newest is one."""
+    """No checkpoint is partial, and the newest is complete."""
     folder = RunFolder(run_dir)
     checkpoints = [path.name for path in folder.checkpoints.iterdir()]
     assert all(name.isdigit() for name in checkpoints), checkpoints
@@ -48,23 +48,23 @@ def state(run_dir: Path) -> dict[str, Any]:
 
 
 def stop_actor(process: "subprocess.Popen[str]", log: Path) -> None:
-    """Stop the actor; wait until it is found out and started again."""
+    """Stop the actor; wait until it is detected and restarted."""
     children(process, "ActorProcess")[0].suspend()
-    wait_for(lambda: "actor-0 died and is started again" in log.read_text(), process)
-    silent = f"actor-0 has given no sign of life in loop.stall_timeout = {STALL_S:g} s"
+    wait_for(lambda: "actor-0 died and is restarted" in log.read_text(), process)
+    silent = f"actor-0 made no progress within loop.stall_timeout = {STALL_S:g} s"
     assert silent in log.read_text()
 
 
-def test_a_run_outlives_its_actor_and_wandb_and_resumes_after_its_learner(
+def test_run_survives_actor_and_wandb_and_resumes_after_learner(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The actor stops, the learner is killed; in the resumed run W&B's process, then it stops."""
+    """Suspend the actor, kill the learner, resume, kill W&B's process, suspend the learner."""
     process = start(project, *LONG, *STALL)
     stop_actor(process, project / "run/logs/loop.log")
     goes_on(project, process, updates=2)
     children(process, "LearnerProcess")[0].kill()
     line = error_line(ended(process, 1))
-    assert "the learner's process has died" in line and "ran out of memory" in line
+    assert "the learner's process died" in line and "ran out of memory" in line
     assert "then: unstable train --resume run; details in run/logs/loop.log" in line
     whole(project / "run")
     last = state(project / "run")
@@ -81,17 +81,17 @@ def test_a_run_outlives_its_actor_and_wandb_and_resumes_after_its_learner(
     output = ended(process, 1)
     assert output.count("Weights & Biases cannot be written") == 1
     line = error_line(output)
-    assert "has not answered" in line and f"loop.stall_timeout = {STALL_S:g} s" in line
+    assert "did not answer" in line and f"loop.stall_timeout = {STALL_S:g} s" in line
     whole(project / "run")
 
 
 def stop_learner(run_dir: Path, process: "subprocess.Popen[str]") -> None:
-    """Stop the learner; `state.json` says meanwhile that it is waited for."""
+    """Stop the learner; `state.json` shows meanwhile that the run waits for it."""
     children(process, "LearnerProcess")[0].suspend()
     stopped = time.time()
 
     def waits() -> bool:
-        now = state(run_dir)  # what was written before is of the start
+        now = state(run_dir)  # an earlier file is from the start
         return now["written"] > max(stopped, now["moved"]) + 3
 
     wait_for(waits, process)
@@ -113,18 +113,18 @@ def disk(project: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
-def test_a_full_disk_ends_a_run_and_so_does_the_loss_of_its_folder(disk: Path) -> None:
-    """Each with its own line; there is room again before the run is resumed."""
+def test_full_disk_or_lost_folder_ends_the_run(disk: Path) -> None:
+    """Each has its own message; the run resumes after space is freed."""
     process = start(disk, *LONG)
     if disk.is_mount():
         fill(disk)
         line = error_line(ended(process, 1))
         assert "cannot be written" in line and "No space left on device" in line
-        assert "make room for it; then: unstable train --resume run" in line
+        assert "free disk space; then: unstable train --resume run" in line
         (disk / "filler").unlink()
         whole(disk / "run")
         process = start(disk, "--resume", "run", config=False)
-    for _ in range(100):  # as long as something comes while it is removed
+    for _ in range(100):  # the run may write during the removal
         shutil.rmtree(disk / "run", ignore_errors=True)
         if not (disk / "run").exists():
             break
@@ -132,11 +132,11 @@ def test_a_full_disk_ends_a_run_and_so_does_the_loss_of_its_folder(disk: Path) -
     assert "run was deleted" in line
     assert not (disk / "run").exists()
     if not disk.is_mount():
-        pytest.skip("only root can mount a file system; no disk was filled")
+        pytest.skip("only root can mount a file system; the full disk was skipped")
 
 
 def fill(disk: Path) -> None:
-    """Leave no room for a checkpoint; again if the run has written meanwhile."""
+    """Leave no space for a checkpoint; repeat if the run has written meanwhile."""
     filler = disk / "filler"
     while not filler.exists():
         try:
@@ -152,7 +152,7 @@ def stuck(result, seat):
 """
 
 
-def test_a_reward_term_that_never_ends_fails_its_games_and_then_the_run(project: Path) -> None:
+def test_hanging_reward_term_fails_games_then_the_run(project: Path) -> None:
     (project / "mine.py").write_text(REWARD)
     config = yaml.safe_load((project / "small.yaml").read_text())
     config["judges"] = {"stuck": {"kind": "mine:stuck", "timeout": 1}}
@@ -182,7 +182,7 @@ class Stuck(textarena.Env):
 """
 
 
-def test_a_game_that_never_begins_is_a_mistake_in_one_line(project: Path) -> None:
+def test_game_that_hangs_at_start_is_a_config_error(project: Path) -> None:
     (project / "mine.py").write_text(GAME)
     game = ("--games.0.env", "mine:Stuck", "--games.0.timeout", "2")
     done = in_process(project, "train", "--config", "small.yaml", *game)
@@ -203,11 +203,11 @@ folder = RunFolder(Path("run"))
 folder.log("x").parent.mkdir(parents=True)
 folder.log("x").symlink_to("/dev/full")
 setup_logging(folder, "x")
-logging.getLogger("unstable").error("nobody can write this")
+logging.getLogger("unstable").error("this cannot be written")
 print("alive")
 """
 
 
-def test_a_log_that_cannot_be_written_leaves_the_terminal_alone(tmp_path: Path) -> None:
+def test_unwritable_log_prints_nothing(tmp_path: Path) -> None:
     done = ran([sys.executable, "-c", BLOCKED_LOG], tmp_path)
     assert (done.stdout, done.stderr) == ("alive\n", "")

@@ -52,18 +52,18 @@ async def dead() -> None:
         (dead, True, False),
     ],
 )
-async def test_a_process_is_ended_without_a_sign_of_life(
+async def test_process_without_progress_is_killed(
     stats: Callable[[], Awaitable[dict[str, float] | None]],
     waited_for: bool,
     is_ended: bool,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     assert await ends(stats, waited_for, is_ended) == is_ended
-    line = "actor-0 has given no sign of life in loop.stall_timeout = 0.2 s and is ended"
+    line = "actor-0 made no progress within loop.stall_timeout = 0.2 s and is killed"
     assert (line in caplog.messages) == is_ended
 
 
-async def test_one_that_gets_on_is_left_alone_however_long_it_takes() -> None:
+async def test_process_with_progress_is_not_killed() -> None:
     turns = count()
 
     async def stats() -> dict[str, float]:

@@ -42,7 +42,7 @@ while True:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    """A head, to which a test may add a node that is gone at its end.
+    """A cluster's head, to which a test may add a node.
 
     Ray reads its mode of authentication once in a process, so it is reset before and after.
     """
@@ -61,23 +61,23 @@ def bystander(cluster: Cluster) -> Iterator[psutil.Process]:
         [sys.executable, "-c", BYSTANDER, cluster.address],
         stdout=subprocess.PIPE,
         text=True,
-        # Else Ray takes the loopback address for the host's own one.
+        # Otherwise Ray replaces the loopback address with the host's own.
         env=os.environ | {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"},
     ) as driver:
         assert driver.stdout is not None
         own = psutil.Process(int(driver.stdout.readline().split()[-1]))
         yield own
-        assert driver.poll() is None, "it has lost its actor"
-        assert own.is_running(), "another's process was ended"
+        assert driver.poll() is None, "the other user's driver lost its actor"
+        assert own.is_running(), "the other user's process was killed"
         driver.kill()
 
 
 @pytest.mark.tables("nodes", 3)
-def test_what_lacks_is_one_line(cluster: Cluster, tmp_path: Path) -> None:
+def test_missing_nodes_are_reported_in_one_line(cluster: Cluster, tmp_path: Path) -> None:
     wait = ["--loop.start_timeout", "1", "--ray_address", "auto"]
     for options, line in (
-        (["--cluster.labels", "{kind: none}"], "cluster.min_nodes = 1: 0 nodes that fit are there"),
-        (["--cluster.min_nodes", "3"], "cluster.min_nodes = 3: 1 nodes that fit are there after"),
+        (["--cluster.labels", "{kind: none}"], "cluster.min_nodes = 1: only 0 found within"),
+        (["--cluster.min_nodes", "3"], "cluster.min_nodes = 3: only 1 found within"),
     ):
         words = ["train", *OPTIONS, *wait, *options]
         done = in_process(tmp_path, *words, RAY_ADDRESS=cluster.address)
@@ -87,7 +87,7 @@ def test_what_lacks_is_one_line(cluster: Cluster, tmp_path: Path) -> None:
 
 
 @pytest.mark.tables("nodes", 1)
-def test_a_cluster_stays(cluster: Cluster, bystander: psutil.Process, tmp_path: Path) -> None:
+def test_cluster_outlives_run(cluster: Cluster, bystander: psutil.Process, tmp_path: Path) -> None:
     second = cluster.add_node(**ARGS)
     steps = 15
     words = [*OPTIONS, "--ray_address", cluster.address, "--cluster.min_nodes", "2"]
@@ -109,10 +109,10 @@ def test_a_cluster_stays(cluster: Cluster, bystander: psutil.Process, tmp_path: 
             assert time.monotonic() < deadline, said()
             time.sleep(0.1)
 
-    until(r"2 nodes for this run; it asks for none")
+    until(r"2 nodes for this run · no token")
     until(r"update 3/")
     cluster.remove_node(second, allow_graceful=False)
-    until(r"is lost with 127\.0\.0\.1")
+    until(r"lost its place on 127\.0\.0\.1")
     assert run.wait(timeout=PATIENCE_S) == 0, said()
     assert no_developers_lines(said())
     folder = RunFolder(tmp_path / "outputs/run")

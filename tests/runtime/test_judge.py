@@ -24,7 +24,7 @@ def told(result: GameResult, turn: Turn) -> float | None:
 
 
 def wrong(result: GameResult, turn: Turn) -> float:
-    """The turn's number, but in games of odd numbers, each of which goes wrong in its own way."""
+    """The turn's number; each game with an odd number fails in its own way."""
     game_id = result.spec.game_id
     if game_id == 1:
         re.match(r"(a+)+b", "a" * 60)
@@ -49,7 +49,7 @@ async def slow(result: GameResult, seat: int) -> float:
 async def judged(
     terms: list[RewardConfig], count: int = 5, judges: Mapping[str, JudgeConfig] | None = None
 ) -> dict[int, Any]:
-    """By game the rewards of its trained seat, or the error that it failed with."""
+    """Return, by game, the rewards of its trained seat or its error."""
 
     async def played() -> AsyncGenerator[list[GameResult | GameFailure]]:
         for game_id in range(count):
@@ -76,7 +76,7 @@ def term(name: str, **changes: Any) -> RewardConfig:
     return RewardConfig(term=f"{__name__}:{name}", **changes)
 
 
-async def test_terms_of_all_kinds_are_what_they_are_in_one_process() -> None:
+async def test_rewards_equal_those_of_a_single_process() -> None:
     terms = [RewardConfig(), term("told", weight=2.0), term("slow")]
     found = await judged(terms)
     here = Rewards([RewardConfig(), term("told", weight=2.0)])
@@ -87,7 +87,7 @@ async def test_terms_of_all_kinds_are_what_they_are_in_one_process() -> None:
     assert found[3] == ({"outcome": Reward(1.0, 1.0), terms[2].term: Reward(0.5, 0.5)}, [{}, {}])
 
 
-async def test_they_are_asked_in_another_process_which_ends_with_its_asker() -> None:
+async def test_terms_run_in_a_child_process_that_ends_with_its_owner() -> None:
     found = await judged([term("process")], 2)
     pids = set()
     for rewards, _ in found.values():
@@ -98,14 +98,14 @@ async def test_they_are_asked_in_another_process_which_ends_with_its_asker() -> 
         os.kill(pid, 0)
 
 
-async def test_what_goes_wrong_there_costs_one_game(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_errors_of_terms_fail_only_their_game(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(judge_module, "GRACE_S", 0.5)
     entry, judge = judged_by(f"{__name__}:wrong", timeout=1.0)
     found = await judged([entry], 9, {"judge": judge})
     for game_id, error in (
         (1, r"TimeoutError: reward term judge exceeded timeout = 1 s"),
-        (3, r"WorkerError: the process of its reward terms timed out after 1.5 s"),
-        (5, r"WorkerError: the process of its reward terms exited with exit code 3"),
+        (3, r"WorkerError: the process of reward terms timed out after 1.5 s"),
+        (5, r"WorkerError: the process of reward terms exited with exit code 3"),
         (7, r"LookupError: no such word"),
     ):
         assert re.match(error, str(found.pop(game_id)))

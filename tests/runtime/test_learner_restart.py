@@ -1,4 +1,4 @@
-"""A learner that dies on a cluster is started again, and is the one that it would have been."""
+"""A learner that dies on a cluster restarts and continues identically."""
 
 import asyncio
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ UPDATES = 3
 
 
 class Mortal:
-    """A rank of this process; it dies in, or after, the calls whose numbers are `deaths`."""
+    """A rank in this process, which dies in or after the calls with the numbers in `deaths`."""
 
     deaths: set[int] = set()
     asked: list[str] = []
@@ -136,7 +136,7 @@ def config_of(model: ModelConfig) -> RunConfig:
 async def trained(
     model: ModelConfig, root: Path, deaths: set[int], *, after: bool, afar: bool
 ) -> tuple[RunFolder, list[str], list[Any]]:
-    """A short training as the loop has it: each version is saved beside the next update."""
+    """Train like the loop does: each version is saved during the next update."""
     Mortal.deaths, Mortal.asked, Mortal.after = deaths, [], after
     folder, node = RunFolder(root / "run"), root / "node"
     folder.root.mkdir(parents=True)
@@ -162,7 +162,7 @@ async def trained(
             publishing = asyncio.create_task(publish(await learner.hold()))
     finally:
         await publishing
-    assert not afar or not [*node.rglob("*.safetensors")], "nothing is left at the node"
+    assert not afar or not [*node.rglob("*.safetensors")], "no weights remain on the node"
     return folder, crew.said, adapters
 
 
@@ -175,7 +175,7 @@ def weights(folder: RunFolder) -> list[bytes]:
 
 @pytest.mark.parametrize("afar", [False, True])
 @pytest.mark.parametrize("after", [False, True])
-async def test_it_goes_on_to_the_same_weights_wherever_it_dies(
+async def test_restarted_learner_reaches_the_same_weights(
     after: bool, afar: bool, model: ModelConfig, tmp_path: Path
 ) -> None:
     whole, nothing, adapters = await trained(model, tmp_path / "w", set(), after=False, afar=False)
@@ -186,17 +186,17 @@ async def test_it_goes_on_to_the_same_weights_wherever_it_dies(
         place = tmp_path / f"{death}"
         folder, said, mine = await trained(model, place, {death}, after=after, afar=afar)
         assert weights(folder) == weights(whole), (death, Mortal.asked)
-        assert len(said) == 1 and said[0].startswith("the learner died and is started again from")
+        assert len(said) == 1 and said[0].startswith("the learner died and is restarted from")
         assert len(mine) == len(adapters)
 
 
 async def test_the_third_death_ends_the_run(model: ModelConfig, tmp_path: Path) -> None:
-    with pytest.raises(RunFailedError, match=r"the learner's process has died in .*--resume"):
+    with pytest.raises(RunFailedError, match=r"the learner's process died in .*--resume"):
         await trained(model, tmp_path, {4, 9, 13}, after=False, afar=False)
     assert RunFolder(tmp_path / "run").versions()
 
 
-def test_a_journal_begins_anew_with_what_is_on_file() -> None:
+def test_journal_restarts_at_the_last_saved_version() -> None:
     journal = Journal(may_restart=True)
     for call in (("hold", 0), ("update", "a"), ("hold", 1), ("logprobs", "b"), ("update", "c")):
         journal.add(*call)

@@ -41,7 +41,7 @@ def test_a_log_keeps_its_newest_lines(tmp_path: Path) -> None:
     assert LOG_BYTES >= 10_000_000
 
 
-def test_two_processes_of_one_component_go_on_in_the_same_file(tmp_path: Path) -> None:
+def test_two_processes_share_one_log_file(tmp_path: Path) -> None:
     files = [
         LogFile(tmp_path / "logs", maxBytes=SMALL, backupCount=OLDER_FILES, delay=False)
         for _ in range(2)
@@ -57,7 +57,7 @@ def test_two_processes_of_one_component_go_on_in_the_same_file(tmp_path: Path) -
     assert sorted(kept) == list(range(300 - len(kept), 300))
 
 
-def test_a_full_log_without_its_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_log_without_folder_is_silent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = RunFolder(tmp_path / "run")
     with logging_to(folder, "loop"):
         log.info("before")
@@ -68,7 +68,7 @@ def test_a_full_log_without_its_folder(tmp_path: Path, capsys: pytest.CaptureFix
     assert not folder.root.exists()
 
 
-def test_what_libraries_warn_of_as_they_are_imported_stays_off_the_terminal() -> None:
+def test_import_warnings_stay_off_the_terminal() -> None:
     code = """
 import logging
 from unstable.records.logs import take_over

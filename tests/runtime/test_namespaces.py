@@ -1,7 +1,7 @@
 """A run on several machines, each with a network address, a home and a disk of its own.
 
 Machines are network namespaces of this one (`tests/helpers/namespaces.py`): a node that is
-unplugged is found out by nothing but its silence.
+unplugged is detected only by its silence.
 """
 
 import json
@@ -57,7 +57,7 @@ def net() -> Iterator[Network]:
 
 
 def cluster(net: Network, nodes: int, head_cpus: int = 4) -> list[Host]:
-    """Machines with Ray; a head without processors plays nothing, and its driver is alone."""
+    """Start machines with Ray; a head without CPUs hosts only the driver."""
     head, *others = hosts = [net.host() for _ in range(nodes)]
     head.join(None, f"--num-cpus={head_cpus}")
     until(lambda: "Ray runtime started" in said(head, "ray.txt"), "the head")
@@ -109,7 +109,7 @@ def said(host: Host, file: str) -> str:
 def until(holds: Callable[[], bool], what: str, shown: Callable[[], str] = str) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not holds():
-        assert time.monotonic() < deadline, f"{what} does not come: {shown()[-4000:]}"
+        assert time.monotonic() < deadline, f"timed out waiting for {what}: {shown()[-4000:]}"
         time.sleep(0.1)
 
 
@@ -128,7 +128,7 @@ def games(folder: RunFolder) -> dict[int, Any]:
     for path in sorted((folder.root / "games").glob("train-*.jsonl")):
         for line in path.read_text().splitlines():
             game = flat(json.loads(line))
-            assert game["game"] not in found, "a game is there twice"
+            assert game["game"] not in found, "a game is recorded twice"
             found[game["game"]] = game
     return found
 
@@ -152,7 +152,7 @@ def check_whole(folder: RunFolder, steps: int) -> None:
 
 
 @pytest.mark.tables("nodes", 0)
-def test_three_machines_are_one_to_the_bit_and_one_may_go(net: Network, tmp_path: Path) -> None:
+def test_three_machines_equal_one_and_survive_a_loss(net: Network, tmp_path: Path) -> None:
     """No disk is shared, and one of them is unplugged while it plays."""
     head, _, third = cluster(net, 3)
     changes = {"loop__mode": "sync", "steps": STEPS, "num_actors": 3}
@@ -160,31 +160,31 @@ def test_three_machines_are_one_to_the_bit_and_one_may_go(net: Network, tmp_path
     run.until_update(2)
     third.unplug()
     began = time.monotonic()
-    run.until(f"is lost with {third.address}")
+    run.until(f"lost its place on {third.address}")
     noticed, at = time.monotonic() - began, run.update
     run.until_update(at + 1)
     print(f"noticed after {noticed:.1f} s, at full speed after {time.monotonic() - began:.1f} s")
     run.wait()
-    assert f"{third.address}: " in run.said and "asks for a token" in run.said
+    assert f"{third.address}: " in run.said and "requires a token" in run.said
     whole = alone(tmp_path / "alone", **changes)
     for version in range(STEPS + 1):
         assert weights(run.folder, version) == weights(whole, version)
     for mine, its in zip(rows(run.folder), rows(whole), strict=True):
         names = mine.keys() | its.keys()
         apart = {name: (mine.get(name), its.get(name)) for name in names}
-        # Means are of games in the order in which they came, which is not the actors' to say.
+        # Means are summed in the order of arrival, which is not deterministic.
         assert {n: pair for n, pair in apart.items() if not alike(*pair)} == {}
     assert moves(run.folder) == moves(whole)
     check_whole(run.folder, STEPS)
-    for index in range(3):  # of which two have run without this folder
-        assert re.search(r"process \d+ on .* plays", run.folder.log(f"actor-{index}").read_text())
+    for index in range(3):  # two of them ran without this folder
+        assert re.search(r"process \d+ on .* ready", run.folder.log(f"actor-{index}").read_text())
 
 
 @pytest.mark.tables("nodes", 2)
-def test_nodes_come_and_leave_and_the_learner_goes_on_elsewhere(net: Network) -> None:
-    """The driver's machine has no processors for Ray: what learns is elsewhere, and files come."""
+def test_nodes_join_and_leave_and_learner_moves(net: Network) -> None:
+    """The driver's machine has no CPUs for Ray: the learner is elsewhere and sends its files."""
     head, *others = cluster(net, 3, head_cpus=0)
-    save_model(head.folder / "model")  # of the ranks, which start when the run is over
+    save_model(head.folder / "model")  # for the ranks, which start after the run
     for other in others:
         shutil.copytree(head.folder / "model", other.folder / "model")
     run = Run(head, 2, loop__mode="async", steps=100_000)
@@ -195,27 +195,27 @@ def test_nodes_come_and_leave_and_the_learner_goes_on_elsewhere(net: Network) ->
     shutil.copytree(head.folder / "model", came.folder / "model")
     came.join(head)
     began = time.monotonic()
-    run.until(f"node {came.address} has come")
-    run.until(f"plays at {came.address}")
-    print(f"plays after {time.monotonic() - began:.1f} s")
+    run.until(f"node {came.address} joined")
+    run.until(f"runs on {came.address}")
+    print(f"running after {time.monotonic() - began:.1f} s")
     run.until_update(run.update + 2)
     actors.kill()
     began = time.monotonic()
-    run.until(f"is lost with {actors.address}")
+    run.until(f"lost its place on {actors.address}")
     print(f"noticed after {time.monotonic() - began:.1f} s")
     run.until_update(run.update + 2)
     back = psutil.Process(actors.join(head).pid)
-    run.until(f"node {actors.address} has come")
-    run.until(f"plays at {actors.address}")
+    run.until(f"node {actors.address} joined")
+    run.until(f"runs on {actors.address}")
     run.until_update(run.update + 2)
     the_learner_is_started_elsewhere(run, learners)
     run.process.send_signal(signal.SIGINT)
     run.wait(130)
-    assert back.is_running(), "the cluster goes on"
+    assert back.is_running(), "the cluster keeps running"
     assert f"{actors.address}: " in run.said
     check_whole(run.folder, max(run.folder.versions()))
     left = [*came.folder.glob("unstable-run-*"), *head.folder.glob("unstable-run-*")]
-    assert left == [], "what a run had on a node goes with it"
+    assert left == [], "the run removes its folders on nodes"
     ranks_of_two_machines_are_one_learner(head)
 
 
@@ -223,7 +223,7 @@ def the_learner_is_started_elsewhere(run: Run, host: Host) -> None:
     """Kill the learner's machine, and check that the run resumes from the last saved version."""
     host.kill()
     began = time.monotonic()
-    run.until("the learner died and is started again from version")
+    run.until("the learner died and is restarted from version")
     noticed, at = time.monotonic() - began, run.update
     run.until_update(at + 1)
     print(f"noticed after {noticed:.1f} s, the next update after {time.monotonic() - began:.1f} s")

@@ -1,4 +1,4 @@
-"""An actor that loses its node: others play its games, to the bit, until it has another."""
+"""An actor that loses its node: others play its games identically until it has a new place."""
 
 import asyncio
 from contextlib import aclosing
@@ -24,7 +24,7 @@ from unstable.types.processes import Waits
 
 
 class Nodes:
-    """A crew of two nodes, one of which may go."""
+    """A crew of two nodes, one of which may leave."""
 
     def __init__(self, config: RunConfig, folder: RunFolder) -> None:
         self.waits, self.said = Waits(), list[str]()
@@ -69,14 +69,14 @@ def mortal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def begin(nodes: Nodes) -> None:
-    """Give them the version that games name."""
+    """Publish the version that games name."""
     version = PlayerId.policy(0)
     adapter = random_adapter(tiny_model(), version.name, seed=0)
     await asyncio.gather(*(actor.publish(version, adapter) for actor in nodes.actors))
 
 
 async def rounds(nodes: Nodes, lost_in: int | None, back_in: int | None) -> list[list[Any]]:
-    """Three rounds of both actors; node b goes in one of them, after three games, and is back."""
+    """Play three rounds on both actors; node b leaves after three games of one, and returns."""
     calls: list[list[Any]] = []
     await begin(nodes)
     for number in range(3):
@@ -101,7 +101,7 @@ async def rounds(nodes: Nodes, lost_in: int | None, back_in: int | None) -> list
 
 
 @pytest.mark.parametrize(("lost_in", "back_in"), [(0, None), (1, None), (0, 2), (1, 2)])
-async def test_a_lost_actors_share_is_played_by_another_to_the_bit(
+async def test_lost_actors_share_is_replayed_identically(
     lost_in: int, back_in: int | None, tiny_folder: Path, tmp_path: Path
 ) -> None:
     config, folder = config_of(tiny_folder), RunFolder(tmp_path)
@@ -111,14 +111,14 @@ async def test_a_lost_actors_share_is_played_by_another_to_the_bit(
     nodes = Nodes(config, folder)
     await nodes.start()
     assert content(await rounds(nodes, lost_in, back_in)) == content(expected)
-    back = [] if back_in is None else ["actor-1 plays at b"]
+    back = [] if back_in is None else ["actor-1 runs on b"]
     assert nodes.said == ["actor-1 lost", *back]
     assert [await a.state() for a in nodes.actors] == [await a.state() for a in whole.actors]
     await nodes.close()
     await whole.close()
 
 
-async def test_a_lost_actors_games_are_played_once(tiny_folder: Path, tmp_path: Path) -> None:
+async def test_lost_actors_games_are_played_once(tiny_folder: Path, tmp_path: Path) -> None:
     nodes = Nodes(config_of(tiny_folder, loop={"mode": "async"}), RunFolder(tmp_path))
     await nodes.start()
     calls = await rounds(nodes, 1, None)
@@ -129,14 +129,14 @@ async def test_a_lost_actors_games_are_played_once(tiny_folder: Path, tmp_path: 
         assert {first // 1000 for first in begun} == {0, 1}, number
     waiting = asyncio.create_task(nodes.actors[1].present())
     await asyncio.sleep(0.05)
-    assert not waiting.done(), "it begins nothing while it is lost"
+    assert not waiting.done(), "a lost actor begins no games"
     await nodes.actors[1].settle(nodes.place("c"))
     await asyncio.wait_for(waiting, 1)
     await nodes.close()
 
 
-async def test_another_plays_what_a_lost_actor_has(tiny_folder: Path, tmp_path: Path) -> None:
-    """Another one that dies meanwhile is started again, and plays what is left of it."""
+async def test_another_actor_plays_a_lost_actors_games(tiny_folder: Path, tmp_path: Path) -> None:
+    """A host that dies meanwhile is restarted and plays the remaining games."""
     nodes = Nodes(config_of(tiny_folder, loop={"mode": "async"}), RunFolder(tmp_path))
     await nodes.start()
     await begin(nodes)
@@ -161,8 +161,8 @@ async def test_another_plays_what_a_lost_actor_has(tiny_folder: Path, tmp_path: 
     await nodes.close()
 
 
-async def test_a_lost_actor_comes_back_up_to_date(tiny_folder: Path, tmp_path: Path) -> None:
-    """The newest from memory; those before it from the driver's files, sent to where it is."""
+async def test_returning_actor_gets_all_versions(tiny_folder: Path, tmp_path: Path) -> None:
+    """The newest comes from memory, earlier ones from the driver's checkpoints."""
     config, folder = config_of(tiny_folder), RunFolder(tmp_path)
     nodes = Nodes(config, folder)
     await nodes.start()
@@ -186,7 +186,7 @@ async def test_a_lost_actor_comes_back_up_to_date(tiny_folder: Path, tmp_path: P
     await nodes.close()
 
 
-async def test_an_adapter_that_was_lost_with_the_learners_node_comes_from_its_checkpoint(
+async def test_adapter_lost_with_its_node_is_read_from_checkpoint(
     tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(node_actor, "LOOK_S", 0.01)
@@ -215,7 +215,7 @@ async def test_an_adapter_that_was_lost_with_the_learners_node_comes_from_its_ch
 
 
 @pytest.mark.parametrize(("refuses", "deaths"), [(2, 0), (10**9, 1)])
-async def test_one_that_cannot_be_reached_is_waited_for_and_is_not_dead(
+async def test_unreachable_actor_is_awaited_before_it_counts_as_dead(
     refuses: int, deaths: int, tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(heartbeat, "PAUSE_S", 0.01)
@@ -239,7 +239,7 @@ async def test_one_that_cannot_be_reached_is_waited_for_and_is_not_dead(
     await nodes.close()
 
 
-async def test_deaths_are_counted_by_the_hour(
+async def test_deaths_are_counted_per_hour(
     tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [0.0]
@@ -248,6 +248,6 @@ async def test_deaths_are_counted_by_the_hour(
     for _ in range(9):
         actor._count(RayActorError())
         clock[0] += actors_module.WITHIN_S / 3 + 1
-    with pytest.raises(RunFailedError, match="has died 4 times in an hour"):
+    with pytest.raises(RunFailedError, match="died 4 times within an hour"):
         for _ in range(4):
             actor._count(RayActorError())

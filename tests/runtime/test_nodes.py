@@ -51,19 +51,19 @@ def node(name: str = "10.0.0.2", **changes: Any) -> ClusterNode:
 
 @every_row(
     "here, there, line",
-    ({}, {"python": "3.12.1"}, "node 10.0.0.2 has Python 3.12.1, the driver's 3.11.7"),
-    ({}, {"source": "b" * 64}, "has another unstable than the driver's (bbbbbbbb"),
-    ({}, {"machine": machine(packages={"ray": "2.60.0"})}, "has torch not at all"),
-    ({"folders": {"/m": "x"}}, {"folders": {"/m": None}}, "has no /m, which model.name names"),
-    ({"folders": {"/m": "x"}}, {"folders": {"/m": "y"}}, "has another model in /m"),
+    ({}, {"python": "3.12.1"}, "node 10.0.0.2: needs Python 3.11.7, has 3.12.1; install it"),
+    ({}, {"source": "b" * 64}, "unstable bbbbbbbb differs from the driver's"),
+    ({}, {"machine": machine(packages={"ray": "2.60.0"})}, "torch missing, the driver has 2.13.0"),
+    ({"folders": {"/m": "x"}}, {"folders": {"/m": None}}, "folder /m of model.name is missing"),
+    ({"folders": {"/m": "x"}}, {"folders": {"/m": "y"}}, "model in /m differs from the driver's"),
 )
-def test_a_different_node_is_told(here: dict[str, Any], there: dict[str, Any], line: str) -> None:
+def test_node_differences_are_shown(here: dict[str, Any], there: dict[str, Any], line: str) -> None:
     (told,) = differences(node(**there), found(**here))
     assert line in told and "\n" not in told
     assert [*differences(node(), found())] == []
 
 
-def test_a_models_folder_is_known_by_what_is_in_it(tiny_folder: Path, tmp_path: Path) -> None:
+def test_model_folder_fingerprint_depends_on_content(tiny_folder: Path, tmp_path: Path) -> None:
     whole = nodes.fingerprint(tiny_folder)
     assert whole == nodes.fingerprint(tiny_folder) and whole is not None
     write_files(tmp_path / "copy", read_files(tiny_folder))
@@ -75,7 +75,7 @@ def test_a_models_folder_is_known_by_what_is_in_it(tiny_folder: Path, tmp_path: 
     assert model_folders(parse({"model": {"name": "tiny"}}).model) == []
 
 
-def test_files_that_come_are_written_whole_and_over_nothing(tmp_path: Path) -> None:
+def test_received_files_are_written_atomically(tmp_path: Path) -> None:
     files = {"adapter_config.json": b"{}", "average/adapter_config.json": b"[]"}
     (tmp_path / ".000012-left").mkdir()
     write_files(tmp_path / "000012", files)
@@ -85,7 +85,7 @@ def test_files_that_come_are_written_whole_and_over_nothing(tmp_path: Path) -> N
         write_files(tmp_path / "000012", {})
 
 
-def test_an_agent_hands_logs_over_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_agent_returns_log_text_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nodes.tempfile, "tempdir", str(tmp_path))
     agent = NodeAgent()
     root = Path(agent.make())
@@ -99,13 +99,13 @@ def test_an_agent_hands_logs_over_once(tmp_path: Path, monkeypatch: pytest.Monke
     with log.open("ab") as file:
         file.write(b"two\n")
     assert agent.logs() == {"actor-3.log": b"two\n"} and agent.logs() == {}
-    log.write_bytes(b"3\n")  # begun anew
+    log.write_bytes(b"3\n")  # rotated
     assert agent.logs() == {"actor-3.log": b"3\n"}
     agent.close()
     assert not root.exists()
 
 
-async def test_logs_reach_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_node_logs_reach_run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crew, "LOG_BYTES", 5)
     told = [{"actor-3.log": b"first\n"}, {"actor-3.log": b"second\n"}]
 
@@ -116,13 +116,13 @@ async def test_logs_reach_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     there, folder = node(), RunFolder(tmp_path)
     there.agent = SimpleNamespace(logs=SimpleNamespace(remote=logs))
-    for _ in range(3):  # the last time it cannot be reached
+    for _ in range(3):  # the third call cannot reach it
         await collect_logs(there, folder)
     assert folder.log("actor-3").read_bytes() == b"second\n"
     assert (tmp_path / "logs/actor-3.log.1").read_bytes() == b"first\n"
 
 
-async def test_a_node_is_there_while_its_agent_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_node_is_alive_while_its_agent_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heartbeat, "PAUSE_S", 0.0)
     monkeypatch.setattr(heartbeat, "PING_S", 0.05)
     answers: list[Any] = []
@@ -142,7 +142,7 @@ async def test_a_node_is_there_while_its_agent_lives(monkeypatch: pytest.MonkeyP
     answers[:] = [10] * 100
     assert not await there.lives()
     there.agent = None
-    assert await there.lives(), "the driver's own"
+    assert await there.lives(), "the driver's node has no agent"
 
 
 def run_config(tmp_path: Path) -> RunConfig:
@@ -162,7 +162,7 @@ def run_config(tmp_path: Path) -> RunConfig:
     )
 
 
-async def test_a_node_gets_what_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_node_gets_files_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nodes.ray, "put", lambda value: value)
     config = run_config(tmp_path)
     files = Files(config, RunFolder(tmp_path / "run"))
@@ -187,7 +187,7 @@ async def test_a_node_gets_what_it_reads(tmp_path: Path, monkeypatch: pytest.Mon
     assert (Path(far.model.init) / "adapter_config.json").read_text() == "start"
     assert far.learner.state is not None
     assert (Path(far.learner.state) / "learner.pt").read_bytes() == b"state"
-    assert far.opponents.fixed[1].key == "checkpoint:rival", "its name is not the place's"
+    assert far.opponents.fixed[1].key == "checkpoint:rival", "its name is not from the new path"
     assert files.folder_at(there).root == root
     assert not [*root.rglob("run_state.json")]
     own = replace_root(there, None)
@@ -204,7 +204,7 @@ OWN = ("tests/", "bench/", "scripts/", "examples/")
 """Folders whose modules other tests may have loaded."""
 
 
-def test_modules_go_with_their_imports(here: Path) -> None:
+def test_imported_user_modules_are_sent(here: Path) -> None:
     (here / "deep").mkdir()
     for name in ("my_games.py", "deep/__init__.py", "deep/more.py", "unused.py"):
         (here / name).write_text(f"# {name}\n")
@@ -223,7 +223,7 @@ def test_modules_go_with_their_imports(here: Path) -> None:
 
 
 class FakeGroups:
-    """Ray's placement groups, noted."""
+    """Stand-in for Ray's placement groups, which records them."""
 
     def __init__(self) -> None:
         self.made: list[tuple[dict[str, float], str]] = []
@@ -244,7 +244,7 @@ def reserved(
     return reserve(placements, {name: node(name) for name in ("a", "b")}), groups
 
 
-def test_ray_keeps_cards_at_each_processs_node(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_are_reserved_on_each_processs_node(monkeypatch: pytest.MonkeyPatch) -> None:
     places, groups = reserved(
         monkeypatch, Placement("a", ("0", "1")), Placement("b", ("0",)), Placement("b")
     )
@@ -256,10 +256,10 @@ def test_ray_keeps_cards_at_each_processs_node(monkeypatch: pytest.MonkeyPatch) 
     assert [place.gpus for place in places] == [2, 1, 0]
     options = [place.options({"A": "1"}) for place in places]
     seen = [each["runtime_env"]["env_vars"].get("CUDA_VISIBLE_DEVICES") for each in options]
-    assert seen == [None, None, ""], "Ray says which cards, and none where there are none"
+    assert seen == [None, None, ""], "Ray selects the GPUs; a process without GPUs sees none"
 
 
-def test_processes_that_share_a_card_are_one_group(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_sharing_a_gpu_share_a_placement_group(monkeypatch: pytest.MonkeyPatch) -> None:
     card = Placement("a", ("0",))
     places, groups = reserved(monkeypatch, card, Placement("b", ("0",)), card, card)
     assert groups.made == [({"CPU": 3, "GPU": 1}, "id of a"), ({"CPU": 1, "GPU": 1}, "id of b")]
@@ -277,7 +277,7 @@ def test_processes_that_share_a_card_are_one_group(monkeypatch: pytest.MonkeyPat
     (("10.0.0.1",), "", {"insecure": True}, False),
     (("127.0.0.1", "127.0.0.1#a1b2c3"), "", {}, False),
 )
-def test_a_cluster_that_others_reach_has_to_ask_for_a_token(
+def test_reachable_cluster_must_require_a_token(
     names: tuple[str, ...], auth: str, changes: dict[str, Any], refused: bool
 ) -> None:
     config = parse({"cluster": {"address": "10.0.0.1:6379", **changes}})
@@ -289,29 +289,29 @@ def test_a_cluster_that_others_reach_has_to_ask_for_a_token(
         survey._check_token(config, there)
 
 
-def test_what_an_endpoint_costs_is_counted_on_one_machine() -> None:
+def test_call_limits_exclude_several_nodes() -> None:
     endpoint = {"kind": "openai", "base_url": "http://127.0.0.1:1/v1", "model": "m"}
     assert survey.counted_here(parse({"opponents": {"fixed": [endpoint]}})) is None
     capped = parse({"opponents": {"fixed": [endpoint | {"max_calls": 9}]}})
     assert "opponents.fixed.0: max_calls" in str(survey.counted_here(capped))
 
 
-def test_one_screen_says_nodes_cards_versions_and_what_lacks() -> None:
+def test_screen_shows_nodes_gpus_versions_and_problems() -> None:
     config = parse({"cluster": {"address": "10.0.0.1:6379"}})
     own = found(machine=machine(2, packages={"torch": "2.13.0", "ray": "2.60.0"}))
     here = ClusterNode("10.0.0.1", "1", own, own.machine, is_drivers=True)
     idle = [f"10.0.0.4: {survey.why_idle({'Labels': {}}, config.cluster)}"]
     assert [*screen(config, [node(), here], ["node 10.0.0.3 has torch 2.12.0"], idle)] == [
-        "cluster  10.0.0.1:6379: 2 nodes for this run; it asks for a token",
+        "cluster  10.0.0.1:6379: 2 nodes for this run · requires a token",
         "         10.0.0.2: 8 cores, 60 GiB",
         "         10.0.0.1 (here): 8 cores, 60 GiB, 2 x NVIDIA L4",
         "versions Python 3.11.7, ray 2.60.0, torch 2.13.0, unstable aaaaaaaa",
-        "unused   10.0.0.4: Ray has no processors to give there",
-        "lacks    node 10.0.0.3 has torch 2.12.0",
+        "unused   10.0.0.4: Ray has no CPUs there",
+        "rejected node 10.0.0.3 has torch 2.12.0",
     ]
 
 
-def test_what_is_used_of_a_node_is_what_ray_has_to_give() -> None:
+def test_node_is_limited_to_free_ray_resources() -> None:
     own = machine(2)
     own = replace(own, gpus=(replace(own.gpus[0], free_bytes=1), own.gpus[1]))
     left = nodes._given_by_ray(own, {"CPU": 3.0, "GPU": 1.0}, "a")
@@ -324,21 +324,21 @@ def test_what_is_used_of_a_node_is_what_ray_has_to_give() -> None:
     assert [each["NodeID"] for each in nodes.fitting(raw, config)] == ["1"]
 
 
-def test_an_address_where_nothing_answers_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_address_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         cluster._reach(f"127.0.0.1:{port}")
     config = parse({"cluster": {"address": f"127.0.0.1:{port}"}}).cluster
-    answers = pytest.raises(ConfigError, match=r"nothing answers there .*ray start --head")
+    answers = pytest.raises(ConfigError, match=r"connection failed .*ray start --head")
     with answers, cluster.joined(config):
-        raise AssertionError("it was joined")
+        raise AssertionError("the cluster was joined")
     monkeypatch.setenv("RAY_ADDRESS", "ray://127.0.0.1:10001")
     auto = parse({"cluster": {"address": "auto"}}).cluster
     with pytest.raises(ConfigError, match="ray://.* HOST:PORT"), cluster.joined(auto):
-        raise AssertionError("it was joined")
+        raise AssertionError("the cluster was joined")
 
 
-def test_ranks_meet_by_the_interface_of_their_address(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_use_the_interface_of_their_address(monkeypatch: pytest.MonkeyPatch) -> None:
     from unstable.runtime.inside import _interfaces
 
     for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):

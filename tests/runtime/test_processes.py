@@ -1,4 +1,4 @@
-"""A failure while a run starts closes all that has started by then."""
+"""A failure during the start of a run closes everything that has started."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Sequence
@@ -26,7 +26,7 @@ from unstable.types import Adapter, TokenSample
 
 
 class Started:
-    """A process that notes what is done with it; the one with number `fails` does not start."""
+    """A process that records its end; the one with number `fails` does not start."""
 
     made: list["Started"] = []
     fails: int | None = None
@@ -37,7 +37,7 @@ class Started:
         self.actor = SimpleNamespace(ended=SimpleNamespace(remote=self._results))
 
     async def _results(self) -> AsyncIterator[Awaitable[list[Part]]]:
-        await asyncio.sleep(600)  # it plays nothing
+        await asyncio.sleep(600)  # no results
         yield asyncio.sleep(0, [])
 
     async def start(self, *_: object) -> int:
@@ -45,7 +45,7 @@ class Started:
             await asyncio.sleep(0.05)
             raise ConfigError("model.adapter: does not fit")
         if self.fails is not None and self.number > self.fails:
-            await asyncio.sleep(600)  # as one that still loads its model
+            await asyncio.sleep(600)  # like a process that is still loading its model
         return 1
 
     async def call(self, method: str, *_: object) -> dict[str, float]:
@@ -58,7 +58,7 @@ class Started:
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[Started]:
-    """The processes that are made, without Ray."""
+    """Record the processes that are made, without Ray."""
 
     @contextmanager
     def no_cluster(_: int):
@@ -74,17 +74,17 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Started]:
 PLACES = [Placement(LOOPBACK)] * 3
 
 
-async def test_what_has_started_is_closed_where_another_does_not_start(
+async def test_started_actors_are_closed_if_another_fails(
     made: list[Started], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Started, "fails", 1)
     with pytest.raises(ConfigError, match="does not fit"):
         async with processes.acting(parse({}), PLACES, RunFolder(tmp_path), lambda _: None):
-            raise AssertionError("it has not started")
+            raise AssertionError("the run must not start")
     assert [each.ended for each in made] == ["close", "killed", "killed"]
 
 
-async def test_what_has_started_is_closed_where_the_learner_does_not_start(
+async def test_started_actors_are_closed_if_the_learner_fails(
     made: list[Started], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def refuse() -> None:
@@ -98,11 +98,11 @@ async def test_what_has_started_is_closed_where_the_learner_does_not_start(
     )
     with pytest.raises(ConfigError, match="learner.state"):
         async with processes.processes(parse({}), plan, RunFolder(tmp_path), lambda _: None):
-            raise AssertionError("it has not started")
+            raise AssertionError("the run must not start")
     assert [each.ended for each in made] == ["close"] * 3
 
 
-async def test_an_engine_is_closed_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_start_closes_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     closed: list[str] = []
 
     async def close() -> None:
@@ -125,8 +125,8 @@ async def test_an_engine_is_closed_too(tmp_path: Path, monkeypatch: pytest.Monke
     assert closed == ["games", "engine"]
 
 
-async def test_an_engine_that_serves_the_base_is_found(tiny_folder: Path) -> None:
-    """Each actor is judged alone: over all of them, one would be lost in the mean."""
+async def test_probe_detects_an_engine_that_serves_the_base(tiny_folder: Path) -> None:
+    """Each actor is checked separately: a mean over all would hide one."""
     config = parse({"model": {"name": str(tiny_folder), "dtype": "float32", "init": "fresh"}})
     engine = EmbeddedEngine(load_model(config.model), (), max_requests=4)
     policy = Scorer(config.model)
@@ -159,8 +159,8 @@ async def test_an_engine_that_serves_the_base_is_found(tiny_folder: Path) -> Non
 
 
 @every_row("cards, most", (("0", "0", "1"), 2), ((None, None, None), 3))
-def test_engines_of_one_card_start_in_turn(cards: tuple[str | None, ...], most: int) -> None:
-    """Each measures what is free there; on the processor all start at once."""
+def test_engines_on_one_gpu_start_one_by_one(cards: tuple[str | None, ...], most: int) -> None:
+    """Each engine measures free GPU memory; without GPUs all start at once."""
     at_once: set[int] = set()
     seen: list[set[int]] = []
 

@@ -26,7 +26,7 @@ from unstable.types import Adapter, GameResult, PlayedGame, PlayerId, SeatSpec
 async def played(
     config: RunConfig, folder: RunFolder, monkeypatch: pytest.MonkeyPatch, *dies_after: int
 ) -> tuple[list[list[PlayedGame]], list[str]]:
-    """Play three rounds on one actor; return its games and the lines for a person."""
+    """Play three rounds on one actor; return its games and the notices for the user."""
     monkeypatch.setattr(Mortal, "dies_after", [*dies_after])
     monkeypatch.setattr(actors_module, "Process", Mortal)
     said: list[str] = []
@@ -46,18 +46,16 @@ async def played(
 
 
 @pytest.mark.parametrize("dies_after", [(0,), (3,), (13,), (25, 0, 2)])
-async def test_an_actor_that_dies_changes_no_game_of_a_synchronous_run(
+async def test_actor_death_changes_no_game_of_a_synchronous_run(
     dies_after: tuple[int, ...], tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before its first game, in the midst of a call, or after the last game of one."""
+    """Deaths before the first game, during a call, or after a call's last game."""
     config, folder = config_of(tiny_folder), RunFolder(tmp_path)
     whole, nothing = await played(config, folder, monkeypatch)
     calls, said = await played(config, folder, monkeypatch, *dies_after)
     assert content(calls) == content(whole)
     assert nothing == []
-    assert said == [
-        "actor-0 died and is started again; its games are played again" for _ in dies_after
-    ]
+    assert said == ["actor-0 died and is restarted; its games are replayed" for _ in dies_after]
 
 
 @pytest.mark.parametrize(
@@ -67,7 +65,7 @@ async def test_an_actor_that_dies_changes_no_game_of_a_synchronous_run(
         {"opponents": {"fixed": [{"kind": "python", "target": "tests.helpers.collector:Faulty"}]}},
     ],
 )
-async def test_where_games_cannot_repeat_what_is_left_is_played_and_a_line_says_so(
+async def test_unrepeatable_games_are_finished_with_a_notice(
     changes: dict[str, Any], tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = config_of(tiny_folder, **changes)
@@ -75,11 +73,11 @@ async def test_where_games_cannot_repeat_what_is_left_is_played_and_a_line_says_
     for results in calls:
         ids = {each.spec.game_id for each in results}
         assert len(ids) == len(results) and {number ^ 1 for number in ids} == ids  # whole groups
-    assert said[0].endswith("and may differ from those that it would have played")
+    assert said[0].endswith("and may differ from the lost ones")
 
 
 @pytest.mark.parametrize("dies_after", [(0,), (7,), (1, 0, 12)])
-async def test_what_is_dealt_outlives_the_actor_and_comes_once(
+async def test_dealt_games_survive_actor_death_and_play_once(
     dies_after: tuple[int, ...], tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All dealt games are played exactly once, also those dealt while the process is dead."""
@@ -108,7 +106,7 @@ async def test_what_is_dealt_outlives_the_actor_and_comes_once(
 
 
 class Traced(Adapter):
-    """An adapter that is seen to be gone."""
+    """An adapter that supports weak references."""
 
 
 def version_of(number: int) -> tuple[PlayerId, Adapter]:
@@ -122,8 +120,8 @@ def kill(actor: RemoteActor) -> None:
     process.left = 0
 
 
-@pytest.mark.parametrize("dies", ["while it is published", "before it is on file"])
-async def test_a_version_without_a_checkpoint_outlives_the_actor(
+@pytest.mark.parametrize("dies", ["during its publication", "before its checkpoint"])
+async def test_version_without_checkpoint_survives_actor_death(
     dies: str,
     tiny_folder: Path,
     tmp_path: Path,
@@ -133,7 +131,7 @@ async def test_a_version_without_a_checkpoint_outlives_the_actor(
     """A successor restores the newest version from memory, and earlier ones from checkpoints."""
     monkeypatch.setattr(Mortal, "dies_after", [])
     monkeypatch.setattr(actors_module, "Process", Mortal)
-    caplog.set_level("ERROR")  # a warning of the death, kept for a report, would keep the adapter
+    caplog.set_level("ERROR")  # a captured warning would keep a reference to the adapter
     config, folder = config_of(tiny_folder), RunFolder(tmp_path)
     said: list[str] = []
     actor = RemoteActor(config, folder, 0, Placement(LOOPBACK), say=said.append)
@@ -143,21 +141,21 @@ async def test_a_version_without_a_checkpoint_outlives_the_actor(
     folder.checkpoint(0).mkdir(parents=True)
     write_adapter(held, folder.checkpoint(0))
     await actor.announce(first)
-    if dies == "while it is published":
+    if dies == "during its publication":
         kill(actor)
     await actor.publish(second, newest)
-    if dies == "before it is on file":
+    if dies == "before its checkpoint":
         kill(actor)
     mirrors = [(SeatSpec(player=player, temperature=1.0),) * 2 for player in (first, second)]
     specs = [replace(spec, seats=seats) for spec, seats in zip(group(0, 2), mirrors, strict=True)]
     results = [result async for result in actor.play(specs)]
     assert [type(result) for result in results] == [GameResult] * 2
-    assert said == ["actor-0 died and is started again; its games are played again"]
+    assert said == ["actor-0 died and is restarted; its games are replayed"]
     gone = weakref.ref(newest)
     await actor.publish(*version_of(2))
     del newest
     gc.collect()
-    assert gone() is None, "an adapter that is on file is not kept"
+    assert gone() is None, "an adapter with a checkpoint is not kept in memory"
     await actor.close()
 
 
@@ -165,7 +163,7 @@ async def test_a_version_without_a_checkpoint_outlives_the_actor(
     "free, found",
     [([0.1, 0.1, 0.5, 0.9, 0.9], True), ([0.95, 0.95], True), ([], True), ([0.1], False)],
 )
-async def test_a_successor_waits_for_memory(free: list[float], found: bool) -> None:
+async def test_successor_waits_for_gpu_memory(free: list[float], found: bool) -> None:
     looks = iter(free)
 
     def read(gpus: Sequence[str]) -> list[float]:

@@ -1,4 +1,4 @@
-"""Samples that an actor has handed over outlive it: the learner trains on all of them."""
+"""Samples that an actor has sent survive its death: the learner trains on all of them."""
 
 import asyncio
 import os
@@ -16,8 +16,8 @@ from unstable.types.processes import started
 pytestmark = pytest.mark.slow
 
 
-async def test_a_batch_is_trained_whole_whose_actor_was_killed(begin: Begin) -> None:
-    """After its games had been admitted, and before the batch was drawn."""
+async def test_batch_of_a_killed_actor_is_trained_completely(begin: Begin) -> None:
+    """The actor dies after the buffer admits its games and before the batch is drawn."""
     context = begin(
         num_actors=0,
         loop={"mode": "async", "steps": 3},

@@ -1,4 +1,4 @@
-"""Calls of `play` go to a process together, and their results come back in lists, in order."""
+"""Calls of `play` are sent to a process in batches; results return in lists, in order."""
 
 import asyncio
 import pickle
@@ -23,7 +23,7 @@ from unstable.types import ActorState, PackedTrajectory, PlayedGame
 
 
 class Scored:
-    """A process's means of play: a collector whose engine is scripted, and one reward term."""
+    """A collector with a scripted engine, and one reward term."""
 
     def __init__(self, made: Collector) -> None:
         self.collector = made
@@ -81,7 +81,7 @@ def ended_of(part: Results | Ended | ActorState) -> Ended:
     return part
 
 
-async def test_calls_of_one_moment_go_together_and_end_in_few_lists() -> None:
+async def test_simultaneous_calls_are_batched() -> None:
     handle = Handle()
     stream = Stream(handle)
     found = await asyncio.gather(*(ids(stream, first, 4) for first in range(0, 40, 4)))
@@ -94,7 +94,7 @@ async def test_calls_of_one_moment_go_together_and_end_in_few_lists() -> None:
     stream.close()
 
 
-async def test_results_come_in_the_order_of_their_end_and_the_state_comes_last() -> None:
+async def test_results_arrive_in_order_and_the_state_last() -> None:
     stream, made = Stream(Handle(tells_state=True, in_flight=4)), specs(20)
     *parts, state = [part async for part in stream.play(made)]
     assert isinstance(state, ActorState) and state.training_games == 20
@@ -119,7 +119,7 @@ def opened(trajectories: Sequence[PackedTrajectory]) -> list[Any]:
     return [each.opened() for each in trajectories]
 
 
-async def test_what_is_dealt_is_played_on_and_on_and_what_is_given_does_not_come_again() -> None:
+async def test_dealt_games_are_played_and_given_games_are_skipped() -> None:
     handle = Handle(in_flight=8)
     stream, made = Stream(handle), specs(60)
     found: list[int] = []
@@ -139,21 +139,21 @@ async def test_what_is_dealt_is_played_on_and_on_and_what_is_given_does_not_come
     stream.close()
 
 
-async def test_what_was_dealt_ends_where_nobody_takes_it_in_any_more() -> None:
+async def test_dealt_games_stop_if_nobody_reads_them() -> None:
     handle = Handle(in_flight=8)
     stream = Stream(handle)
     stream.deal(specs(300))
     async with aclosing(stream.play_on()) as parts:
         async for _ in parts:
             break
-    stream.deal(specs(1))  # which is for the next one
+    stream.deal(specs(1))  # for the next call
     await asyncio.sleep(2 * EVERY_S)
     assert handle.collector.stats()["games_in_flight"] == 0 or handle.dealt == [300, 1]
     assert handle.collector.stats()["games"] < 300
     stream.close()
 
 
-async def test_the_last_result_does_not_wait_for_the_pace() -> None:
+async def test_last_result_is_sent_without_delay() -> None:
     stream = Stream(Handle())
     await ids(stream, 0, 1)
     await asyncio.sleep(2 * EVERY_S)
@@ -165,7 +165,7 @@ async def test_the_last_result_does_not_wait_for_the_pace() -> None:
     stream.close()
 
 
-async def test_a_call_that_is_left_ends_its_games_and_no_other() -> None:
+async def test_abandoned_call_stops_only_its_own_games() -> None:
     handle = Handle(in_flight=64)
     stream = Stream(handle)
     other = asyncio.create_task(ids(stream, 100, 30))
@@ -178,7 +178,7 @@ async def test_a_call_that_is_left_ends_its_games_and_no_other() -> None:
     stream.close()
 
 
-async def test_a_dead_process_raises_in_all_its_calls_and_in_later_ones() -> None:
+async def test_dead_process_raises_in_all_calls() -> None:
     handle = Handle()
     stream = Stream(handle)
     handle.dies.set()
@@ -191,15 +191,15 @@ async def test_a_dead_process_raises_in_all_its_calls_and_in_later_ones() -> Non
     stream.close()
 
 
-async def test_what_play_raises_is_raised_where_it_was_called() -> None:
+async def test_error_of_play_is_raised_in_the_caller() -> None:
     handle = Handle()
     stream = Stream(handle)
 
     async def broken(*_: Any) -> AsyncGenerator[Results]:
-        raise LookupError("no such thing")
+        raise LookupError("broken")
         yield []
 
     handle.collector.play_together = broken  # type: ignore[method-assign,assignment]
-    with pytest.raises(RuntimeError, match="LookupError: no such thing"):
+    with pytest.raises(RuntimeError, match="LookupError: broken"):
         await ids(stream, 0, 1)
     stream.close()

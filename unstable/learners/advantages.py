@@ -27,7 +27,7 @@ class RoleBaseline:
         self.values: dict[Role, float] = {}
 
     def advantages(self, batch: FlatBatch, rewards_S: Floats) -> Floats:
-        """Rewards [S] minus the baselines of their roles, which then move towards the rewards.
+        """Rewards [S] minus the baselines of their roles, and move these towards the rewards.
 
         A game counts once for a role, by the mean over its turns.
         """
@@ -48,11 +48,11 @@ class RoleBaseline:
         return {f"learn/baseline{role_suffix(role)}": value for role, value in self.values.items()}
 
     def state_dict(self) -> dict[Role, float]:
-        """All that a resume needs."""
+        """Return the state that a checkpoint saves."""
         return dict(self.values)
 
     def load_state_dict(self, state: dict[Role, float]) -> None:
-        """Restore what `state_dict` gave."""
+        """Restore a state that `state_dict` returned."""
         self.values = dict(state)
 
 
@@ -146,7 +146,7 @@ def center_by(values: Floats, keys: Sequence[Hashable]) -> Floats:
 def deviation_by(values: Floats, keys: Sequence[Hashable]) -> Floats:
     """The population standard deviation of the values with each one's key; at least a millionth.
 
-    Less than that is rounding, which a division would blow up.
+    Smaller deviations are rounding, which a division would amplify.
     """
     deviations = np.empty_like(values)
     for indices in _indices(keys):

@@ -21,45 +21,45 @@ from unstable.learners.losses import likelihood_loss
 class Tokens:
     """The N sampled tokens of a micro-batch, as a loss sees them."""
 
-    logprobs_N: Tensor  # the only logprobs with a gradient
-    old_logprobs_N: Tensor  # of the policy that the update began with
-    behavior_logprobs_N: Tensor  # of the engine that sampled
-    reference_logprobs_N: Tensor | None  # of the reference; None: nothing refers to one
+    logprobs_N: Tensor  # of the current policy; the only ones with a gradient
+    old_logprobs_N: Tensor  # of the policy before the update
+    behavior_logprobs_N: Tensor  # of the engine, at sampling
+    reference_logprobs_N: Tensor | None  # None: no term uses the reference
     advantages_N: Tensor
-    normalizers_N: Tensor  # what a token's loss is divided by, over the whole optimizer step
-    turns_N: Tensor  # index of the turn that each belongs to, from 0 in this micro-batch
-    sequences_N: Tensor  # index of the trajectory, or the pair, likewise
-    entropies_N: Tensor | None = None  # of the next word, with a gradient; None: not asked for
+    normalizers_N: Tensor  # divisors of the token losses, over the whole optimizer step
+    turns_N: Tensor  # index of each token's turn, from 0 in this micro-batch
+    sequences_N: Tensor  # index of each token's trajectory or pair, from 0
+    entropies_N: Tensor | None = None  # of the next token, with a gradient; None: unused
     divergences: Mapping[str, Tensor] = field(default_factory=dict)
-    """Those [N] of the next word from the reference and the teacher, by their names, the same."""
+    """Exact divergences [N] from `reference` and `teacher`, by these names, with a gradient."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A micro-batch's share of the step's loss, and what the loss weighed each token by."""
+    """A micro-batch's share of the step's loss, with the ratio of each token."""
 
     value: Tensor
-    ratios_N: Tensor  # before any clip
-    means: Mapping[str, Tensor] = field(default_factory=dict)  # metrics: [N], logged as token means
+    ratios_N: Tensor  # before clipping
+    means: Mapping[str, Tensor] = field(default_factory=dict)  # metrics [N], averaged over tokens
     turn_means: Mapping[str, Tensor] = field(
         default_factory=dict
-    )  # alike in a turn: means of turns
+    )  # metrics [N], equal within a turn, averaged over turns
 
 
 class Algorithm:
-    """One file an algorithm: `advantages` and `loss`, which a subclass writes, and a few switches.
+    """Base class: a subclass defines `advantages` and `loss`, and sets a few switches.
 
-    `config` is its section. With a critic in it, advantages are the critic's.
+    `config` is its section. With a critic in it, the critic computes the advantages.
     """
 
-    uses_old_logprobs = True  # else no pass is spent on them
-    uses_log_ratios = False  # whether `refer` is called, which needs the reference
+    uses_old_logprobs = True  # False: they are not computed
+    uses_log_ratios = False  # True: `refer` is called; needs the reference
 
     def __init__(self, config: AlgorithmConfig) -> None:
         self.config = config
 
     def advantages(self, batch: FlatBatch, rewards_S: Floats) -> Floats:
-        """One advantage per sample, of rewards that bounds and KL have shaped."""
+        """Compute one advantage per sample, from rewards after clipping and KL."""
         raise NotImplementedError
 
     def loss(self, tokens: Tokens) -> Loss:
@@ -67,7 +67,7 @@ class Algorithm:
         raise NotImplementedError
 
     def trained(self, batch: FlatBatch, advantages_S: Floats) -> Mask:
-        """The samples that optimizer steps are made out of; by default all."""
+        """Return which samples optimizer steps use; by default all."""
         return np.ones(len(batch.samples), dtype=bool)
 
     def weights(self, batch: FlatBatch) -> Floats:
@@ -88,7 +88,7 @@ class Algorithm:
         return Examples.turns(batch, advantages_S, weights_S, chosen)
 
     def refer(self, log_ratios_P: Floats) -> None:
-        """Take in how much likelier each answer that is trained on is than to the reference.
+        """Receive the log-ratio of each trained answer, policy over reference.
 
         In nats, before the first step; by the old policy (see `old_logprobs`).
         """
@@ -109,15 +109,15 @@ class Algorithm:
         return False
 
     def metrics(self) -> dict[str, float | None]:
-        """The algorithm's own, with names that begin with learn/."""
+        """Return the algorithm's own metrics; their names start with learn/."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a resume needs of it."""
+        """Return the state that a checkpoint saves."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` gave."""
+        """Restore a state that `state_dict` returned."""
 
 
 class Imitation(Algorithm):

@@ -31,7 +31,7 @@ class FlatBatch:
         self.trajectories: list[Trajectory] = batch.trajectories
         self.samples: list[Sample] = batch.samples
         self.lengths_T = [len(trajectory.samples) for trajectory in self.trajectories]
-        # Index of the trajectory that each sample belongs to.
+        # Index of each sample's trajectory.
         self.trajectories_S: Ints = np.repeat(np.arange(len(self.lengths_T)), self.lengths_T)
 
     @cached_property
@@ -107,8 +107,7 @@ class FlatBatch:
         """
         values = values_S.tolist()
         ends = np.cumsum(self.lengths_T).tolist()
-        # Exact before it is rounded, so that trajectories of equal rewards tie whatever their
-        # length.
+        # Exact means, rounded once: trajectories with equal rewards tie at any length.
         return np.array(
             [_mean(values[end - n : end]) for end, n in zip(ends, self.lengths_T, strict=True)]
         )
@@ -122,7 +121,7 @@ class FlatBatch:
 
 
 def _mean(values: list[float]) -> float:
-    # Of equal values, as outcomes are, without the exact fractions that others need.
+    # Equal values, such as outcomes, need no exact fractions, which are slow.
     return values[0] if min(values) == max(values) else mean(values)
 
 
@@ -141,11 +140,11 @@ class Examples:
 
     samples: Sequence[TokenSample]
     roles_S: Sequence[Role]
-    sequences_S: Ints  # number of the trajectory, or the pair, that each belongs to
+    sequences_S: Ints  # index of each sample's trajectory or pair
     advantages_S: Floats
-    weights_S: Floats  # of the gradient, in [0, 1]
-    chosen: Ints  # indices of those that steps are made of
-    behavior: Sequence[Tensor] | None  # logprobs that they were sampled with; None: they were not
+    weights_S: Floats  # gradient weights, in [0, 1]
+    chosen: Ints  # indices of the samples that optimizer steps use
+    behavior: Sequence[Tensor] | None  # logprobs at sampling; None: not sampled
 
     @classmethod
     def turns(cls, batch: FlatBatch, advantages_S: Floats, weights_S: Floats, chosen: Ints) -> Self:
@@ -168,7 +167,7 @@ class Examples:
         sequences_S: Sequence[int],
         advantages_S: Sequence[float],
     ) -> Self:
-        """Take answers that an algorithm has put together; all of them are trained on in full."""
+        """Wrap answers that an algorithm has made; all are trained on with weight 1."""
         count = len(samples)
         return cls(
             samples=samples,

@@ -46,7 +46,7 @@ class Columns(dict[str, Tensor]):
     def __init__(self, layout: Layout) -> None:
         super().__init__()
         self.layout = layout
-        self.of_turns: set[str] = set()  # names of those with one figure a sample, repeated
+        self.of_turns: set[str] = set()  # columns with one value per sample, repeated
 
     def put(self, rows: Tensor, figures: Mapping[str, Tensor], counts: bool) -> None:
         """Set the figures of these rows, or only make sure of the columns, unless it `counts`."""

@@ -1,4 +1,4 @@
-"""The critic: values of what a seat is shown, and the advantages that follow from them."""
+"""The critic: values of observations, and the advantages computed from them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from unstable.types import TokenSample
 
 
 class Estimate(NamedTuple):
-    """Advantages of turns [S], and with a critic its values and what it is to learn."""
+    """Advantages of turns [S], and with a critic its values and targets."""
 
     advantages_S: Floats
     values_S: Floats | None = None
@@ -100,9 +100,8 @@ class Critic(ABC):
     ) -> Tensor:
         """Backpropagate `weight` times the critic's loss of the samples; returns its value.
 
-        The graph of the policy's loss is freed before, so that the critic's, if it has parameters
-        of its own in the model, is alone in memory. `states_SD` are the policy's, `num_turns` those
-        of the whole optimizer step.
+        The graph of the policy's loss is freed before, so that memory holds one graph at a time.
+        `states_SD` are the policy's, `num_turns` counts the whole optimizer step.
         """
         with self.in_place():
             if self.own is not None:
@@ -112,12 +111,12 @@ class Critic(ABC):
         return loss.detach()
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a resume needs."""
+        """Return the state that a checkpoint saves."""
         own = None if self.own is None else self.own.state_dict()
         return {"head": self.head.state_dict(), "own": own}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` gave."""
+        """Restore a state that `state_dict` returned."""
         self.head.load_state_dict(state["head"])
         if self.own is not None:
             self.own.load_state_dict(state["own"])
@@ -132,7 +131,7 @@ class StateCritic(Critic):
     config: CriticConfig
 
     def read(self, samples: Sequence[TokenSample]) -> list[TokenSample]:
-        """The prompts alone."""
+        """Return the prompts without answers."""
         return [TokenSample(prompt_ids=sample.prompt_ids, segments=()) for sample in samples]
 
     def states(self, scores: Scores) -> Tensor:

@@ -45,5 +45,5 @@ def _entropy(moves: Iterable[Move]) -> float:
 
 
 def _share(move: Move) -> float:
-    assert move.expert is not None, "asked for by `moves_needed`"
+    assert move.expert is not None, "set because of `moves_needed`"
     return move.expert

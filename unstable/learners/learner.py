@@ -55,9 +55,9 @@ from unstable.types.seeds import derive_seed
 class PolicyLearner:
     """The owner of the trained weights, on the GPU if there is one.
 
-    `adapter` is the start, none a fresh LoRA drawn from `seed`; `updates` is how many the run will
-    make, for the schedules, beside those before and after it; `max_tokens` is the longest
-    completion, for the constant loss norm.
+    Training starts from `adapter`, or from a fresh LoRA drawn from `seed`. The schedules cover the
+    run's `updates` and those of runs before and after it. `max_tokens` is the longest completion,
+    for the constant loss norm.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class PolicyLearner:
         self.updates = learner.updates_before + updates + learner.updates_after
         self.max_tokens = max_tokens
         self.version = 0
-        self.bad_updates = 0  # in a row
+        self.bad_updates = 0  # consecutive
         self.algorithm = algorithm_class(learner.algorithm)(learner.algorithm)
         self.policy = load_policy(model, learner, seed, adapter, ranks)
         self.optimizer = PolicyOptimizer(
@@ -107,8 +107,8 @@ class PolicyLearner:
     def update(self, batch: Batch) -> Update:
         """Train on the batch, which makes the next version.
 
-        Raises `FloatingPointError` when, `max_bad_updates` times in a row, each step was refused
-        for what is not finite. A version that such an update makes is the one before it again.
+        Raises `FloatingPointError` after `max_bad_updates` updates in a row without a finite step.
+        Such an update makes a version with unchanged weights.
         """
         assert batch.version == self.version, f"batch {batch.version}, learner {self.version}"
         started = time.perf_counter()
@@ -154,7 +154,7 @@ class PolicyLearner:
         Weights, baselines and counters stay unchanged.
         """
         metrics = None if self.critic is None else self.critic.metrics
-        # A baseline moves as it is read.
+        # A copy of the algorithm, since reading a baseline updates it.
         prepared = self._prepare(FlatBatch(batch), deepcopy(self.algorithm), self.coefficients)
         if self.critic is not None and metrics is not None:
             self.critic.metrics = metrics
@@ -205,7 +205,7 @@ class PolicyLearner:
 
     def _accumulate(self, batch: PreparedBatch, chosen_C: Ints) -> tuple[Columns, Tensor]:
         """Accumulate this rank's gradients of a step; returns its columns and share of the loss."""
-        self.optimizer.clear()  # of an attempt that memory did not suffice for
+        self.optimizer.clear()  # gradients of an attempt that ran out of memory
         layout = self._layout(batch.samples(chosen_C))
         passes = Passes(batch, chosen_C, layout, self.max_tokens, self.policy)
         columns, total = Columns(layout), torch.zeros(1, device=self.policy.device)
@@ -223,14 +223,14 @@ class PolicyLearner:
         tokens = batch.tokens(each, scores)
         entropies_N = scores.entropies_N
         states_SD = None if self.critic is None else self.critic.states(scores).detach()
-        del scores, aims  # and their hidden states
+        del scores, aims  # frees their hidden states
         cap = batch.algorithm.config.importance_cap
         loss = regularized(batch.algorithm.loss(tokens), tokens, batch.coefficients, cap)
         weight = float(each.counts)
         value = weight * loss.value
         value.backward()
         value = value.detach()
-        if self.critic is not None and states_SD is not None:  # the policy's graph is gone by now
+        if self.critic is not None and states_SD is not None:  # the policy's graph is freed
             assert batch.targets_S is not None
             samples, targets_S = batch.samples(each.chosen), batch.targets_S[each.chosen]
             value += self.critic.backward(
@@ -249,15 +249,15 @@ class PolicyLearner:
         reports: Sequence[StepReport],
         metrics: Metrics,
     ) -> Update:
-        """The update that the steps have made; counts those without a good step."""
+        """Return the update after its steps; counts updates without a finite step."""
         refusals = [report.refusal for report in reports if report.refusal is not None]
         if reports:
             self.bad_updates = self.bad_updates + 1 if len(refusals) == len(reports) else 0
         if self.bad_updates == self.config.max_bad_updates:
             raise FloatingPointError(
-                f"no optimizer step could be made in {self.bad_updates} updates in a row (the last "
-                f"time {refusals[-1]}); lower learner.learning_rate or learner.grad_clip; the last "
-                "checkpoint holds the last good weights"
+                f"all optimizer steps were skipped in {self.bad_updates} updates in a row (last: "
+                f"{refusals[-1]}); lower learner.learning_rate or learner.grad_clip; the last "
+                "checkpoint has the last finite weights"
             )
         self.version += 1
         if self.reference is not None:
@@ -289,14 +289,14 @@ class PolicyLearner:
             return self.logprobs(samples)
 
     def _shuffle(self) -> np.random.Generator:
-        """The chance of the next update."""
+        """Return the random generator of the next update."""
         return np.random.default_rng(derive_seed(self.seed, "shuffle", self.version))
 
     def _layout(self, samples: Sequence[TokenSample]) -> Layout:
         return Layout([sample.num_scored for sample in samples], self.policy.device)
 
     def scale_rate(self, factor: float) -> None:
-        """Multiply the learning rate by `factor` from now on, beside its schedule.
+        """Multiply the learning rate by `factor` from now on, in addition to its schedule.
 
         Factors multiply each other. They are part of the optimizer's state and so of a checkpoint.
         """
@@ -328,14 +328,14 @@ class PolicyLearner:
     def save(self, folder: Path) -> Adapter:
         """Write the version to `folder`, whole or not at all, and return its adapter.
 
-        Raises `FileExistsError` rather than write over anything.
+        Raises `FileExistsError` if the folder exists.
         """
         snapshot = self.snapshot()
         snapshot.write(folder)
         return snapshot.adapter
 
     def load(self, folder: Path) -> None:
-        """Become what `save` wrote to `folder`."""
+        """Load everything that `save` wrote to `folder`."""
         state = self._take(folder)
         self.version = state["version"]
         self.bad_updates = state["bad_updates"]
@@ -343,10 +343,10 @@ class PolicyLearner:
             self.optimizer.load_state_dict(state["optimizer"])
 
     def restore(self, folder: Path) -> None:
-        """Take back weights, AdamW's moments and the algorithm's state that `save` wrote.
+        """Restore weights, AdamW's moments and the algorithm's state that `save` wrote.
 
-        What counts the run goes on: `version`, so that the next one has a new number, the place in
-        the schedules, what `scale_rate` made of the rate, and bad updates in a row.
+        The run's counters continue: `version`, so that the next one has a new number, the step in
+        the schedules, the factors of `scale_rate`, and bad updates in a row.
         """
         state = self._take(folder)
         with fitting(folder):

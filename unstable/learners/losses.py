@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 MAX_LOG_RATIO = 20.0
-"""Beyond this a ratio is as good as infinite; within it, its exponential is finite."""
+"""Bound of log-ratios in nats, so that ratios stay finite."""
 
 
 def log_ratios(logprobs_N: Tensor, behavior_logprobs_N: Tensor) -> Tensor:
@@ -171,10 +171,10 @@ def sums_after(values_N: Tensor, turns_N: Tensor) -> Tensor:
 def sequence_sums(values_N: Tensor, sequences_N: Tensor, *, mean: bool = False) -> Tensor:
     """For each token [N] the sum, or mean, of the values of its sequence; these count from 0.
 
-    There are N at most: nobody waits to learn how many.
+    The sums have N rows, because counting the sequences would sync the GPU.
     """
     none_N = torch.zeros_like(values_N)
     sums_N = none_N.index_add(0, sequences_N, values_N)
     if mean:
         sums_N = sums_N / none_N.index_add(0, sequences_N, none_N + 1).clamp(min=1)
-    return sums_N.index_select(0, sequences_N)  # its gradient repeats to the bit
+    return sums_N.index_select(0, sequences_N)  # deterministic gradient

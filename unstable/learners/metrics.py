@@ -17,17 +17,17 @@ from unstable.types import Batch
 Metrics = dict[str, float | None]
 
 LOGPROBS, RATIOS, ENTROPIES = "logprobs", "ratios", "entropies"
-"""Columns of a step's tokens; the others are metrics, whose names begin with learn/."""
+"""Columns of a step that are not metrics; metrics have names that start with learn/."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
     """One optimizer step, token by token so that means are over tokens, never over means."""
 
-    chosen_C: Ints  # indices in the batch of the samples whose tokens the columns hold, in order
+    chosen_C: Ints  # batch indices of the samples in the columns, in order
     loss: float
-    grad_norm: float  # before the clip
-    refusal: str | None  # why the step was not made; None: it was
+    grad_norm: float  # before clipping
+    refusal: str | None  # reason for skipping the step; None: it was made
     learning_rate: float
     columns: Columns
 
@@ -229,6 +229,6 @@ def _joined(reports: Sequence[StepReport], column: str) -> torch.Tensor:
 
 
 def _floats(values: dict[str, Any]) -> Metrics:
-    """Plain floats; None for what is not finite, since JSON has no word for it."""
+    """Convert to floats; None for NaN and infinity, which JSON does not have."""
     plain = {name: float(value) for name, value in values.items()}
     return {name: value if math.isfinite(value) else None for name, value in plain.items()}

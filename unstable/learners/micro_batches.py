@@ -22,18 +22,18 @@ Item = TypeVar("Item")
 Made = TypeVar("Made")
 
 _PADDING = 256
-"""Padded tokens of a micro-batch that are no reason to begin another; else a fifth may be."""
+"""Padding tokens that any micro-batch may have; a large one may have a fifth of its tokens."""
 
 
 class BeginAgainError(torch.OutOfMemoryError):
-    """A rank of a sharded model has no memory for a pass in which the others wait for it.
+    """Out of memory on one rank of a sharded model, while the others wait in the same pass.
 
-    All of them can begin again with half of the micro-batches.
+    All ranks must restart, with smaller micro-batches.
     """
 
 
 class MicroBatch(NamedTuple):
-    """Indices of samples that go through together; `counts` is false for a repeat of no weight."""
+    """Indices of the samples of a pass; `counts` is false for a repeat with weight 0."""
 
     indices: list[int]
     counts: bool
@@ -43,9 +43,9 @@ class _Atom(NamedTuple):
     """Samples that stay together, and the tokens that they count for."""
 
     indices: list[int]
-    first: int  # where they begin a micro-batch
-    after: int  # where they follow the atom before them
-    longest: int  # of one sample
+    first: int  # tokens if the atom starts a micro-batch
+    after: int  # tokens if it follows the previous atom
+    longest: int  # tokens of its longest sample
 
 
 @dataclass(slots=True)
@@ -58,15 +58,15 @@ class MicroBatches:
     no rank can repeat one alone. With `ahead` a thread prepares the next pass during a pass.
     """
 
-    size: int | None = None  # None: tokens are the only bound
+    size: int | None = None  # None: only tokens are limited
     max_tokens: int | None = None
     ranks: Ranks = ALONE
     together: bool = False
     as_held: bool = False
     padded: bool = False
     ahead: bool = False
-    halvings: int = 0  # since they were last taken
-    fullest: int = 0  # atoms of a micro-batch, when samples were last cut up
+    halvings: int = 0  # since the last `take_halvings`
+    fullest: int = 0  # most atoms in a micro-batch of the last split
 
     @classmethod
     def of(
@@ -79,7 +79,7 @@ class MicroBatches:
             together=config.parallel == "fsdp" and ranks.count > 1,
             as_held=on_gpu and not padded,
             padded=padded,
-            ahead=on_gpu,  # a processor's threads compute
+            ahead=on_gpu,  # on a CPU all threads compute
         )
 
     def halve(self, error: str) -> None:
@@ -90,7 +90,7 @@ class MicroBatches:
         and `BeginAgainError` if other ranks wait in the same pass.
         """
         reason = error.partition("\n")[0]
-        full = f"the learner's GPU is full with micro-batches of {self._limits}"
+        full = f"the learner's GPU ran out of memory with micro-batches of {self._limits}"
         if self.fullest == 1:
             raise torch.OutOfMemoryError(
                 f"{full}; set learner.gradient_checkpointing to on, or lower "
@@ -104,8 +104,8 @@ class MicroBatches:
         self.max_tokens = self.max_tokens and max(1, self.max_tokens // 2)
         self.halvings += 1
         log.warning(
-            "the GPU is full; micro-batches are of at most %s from now on, and the pass is made "
-            "again (%s)",
+            "the GPU ran out of memory; the pass is repeated, and micro-batches are limited to "
+            "%s from now on (%s)",
             self._limits,
             reason,
         )
@@ -127,16 +127,15 @@ class MicroBatches:
     def __call__(
         self, samples: Sequence[TokenSample], atoms: Sequence[int] | None = None
     ) -> list[MicroBatch]:
-        """This rank's micro-batches of the samples, as many as any other rank has.
+        """Return this rank's micro-batches of the samples; all ranks have equally many.
 
-        Samples that share most of their prompts go together, where they are padded those of like
-        lengths. Those of one atom stay together, at the price of a larger micro-batch where an atom
-        alone is too large. A rank with fewer micro-batches repeats one without weight while it
-        would have to wait anyway, since the collectives of a sharded model need all ranks.
+        Samples that share most of their prompts go together; padded samples, by similar lengths.
+        An atom is never split, even if it exceeds the limits alone. A rank with fewer micro-batches
+        repeats one with weight 0, since the collectives of a sharded model need all ranks.
         """
         ordered = self._ordered(samples, range(len(samples)) if atoms is None else atoms)
         lengths_S = np.array([sample.length for sample in samples])
-        shared_S = np.zeros_like(lengths_S)  # with the prompt before it
+        shared_S = np.zeros_like(lengths_S)  # tokens shared with the previous prompt
         if not self.padded and (self.as_held or self.ranks.count > 1):
             in_a_row = [index for atom in ordered for index in atom]
             shared_S[in_a_row] = shared_lengths([samples[i].prompt_ids for i in in_a_row])
@@ -165,9 +164,9 @@ class MicroBatches:
         return own + [MicroBatch(shortest, False)] * lacking
 
     def _ordered(self, samples: Sequence[TokenSample], atoms: Sequence[int]) -> list[list[int]]:
-        """Indices of each atom's samples, atoms in the order of their first prompts.
+        """Return the indices of each atom's samples, atoms sorted by their first prompts.
 
-        Where they are padded, of their longest samples.
+        Padded ones are sorted by the length of their longest sample.
         """
         members = _members(atoms)
         if self.padded:
@@ -175,7 +174,7 @@ class MicroBatches:
         return sorted(members, key=lambda atom: samples[atom[0]].prompt_ids)
 
     def _filled(self, atoms: Sequence[_Atom]) -> list[list[int]]:
-        """The atoms in micro-batches, each as full as it may be."""
+        """Fill micro-batches with the atoms, up to the limits."""
         most = math.inf if self.max_tokens is None else self.max_tokens
         size = math.inf if self.size is None else self.size
         batches: list[list[int]] = []

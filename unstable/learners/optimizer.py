@@ -1,4 +1,4 @@
-"""The optimizer: AdamW with a schedule and a clip, which refuses to step on what is not finite."""
+"""The optimizer: AdamW with a schedule and a clip, which skips steps that are not finite."""
 
 import logging
 import math
@@ -19,18 +19,18 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 class Stepped(NamedTuple):
-    """The result of a step: the policy's gradient norm before the clip, and why it was refused."""
+    """The result of a step: the policy's gradient norm before the clip, and why it was skipped."""
 
     loss: float
     grad_norm: float
-    refusal: str | None  # None: it was made
+    refusal: str | None  # None: the step was made
 
 
 class PolicyOptimizer:
     """Steps the trained parameters; call `step` once their gradients are summed up.
 
-    `total_steps` is where the schedule ends, `steps` how many were made before. Short memories
-    (beta2 = 0.95, some 20 steps) suit runs of few steps whose gradients change as the opponents do.
+    The schedule ends at `total_steps`; `steps` were made before. A short memory (beta2 = 0.95,
+    some 20 steps) suits runs of few steps whose gradients change with the opponents.
     """
 
     def __init__(
@@ -50,9 +50,9 @@ class PolicyOptimizer:
             weight_decay=config.weight_decay,
             fused=True,
         )
-        self.factors = [1.0]  # of the groups, on the scheduled rate
-        self.steps = steps  # tried, refused ones included
-        self.scale = 1.0  # on all rates, beside the schedule
+        self.factors = [1.0]  # per group, on the scheduled rate
+        self.steps = steps  # including skipped ones
+        self.scale = 1.0  # on all rates, in addition to the schedule
 
     def add_group(self, parameters: Iterable[nn.Parameter], learning_rate: float) -> None:
         """Step further parameters as well, such as a critic's, at a rate of their own.
@@ -78,7 +78,7 @@ class PolicyOptimizer:
         Parameters that no token reached, such as an idle expert's, have a gradient of 0.
         """
         parameters = list(chain.from_iterable(self.groups))
-        assert any(each.grad is not None for each in parameters), "a backward comes first"
+        assert any(each.grad is not None for each in parameters), "call backward first"
         for parameter in parameters:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
@@ -87,13 +87,13 @@ class PolicyOptimizer:
         ]
 
     def clear(self) -> None:
-        """Forget all gradients."""
+        """Clear all gradients."""
         self.adamw.zero_grad()
 
     def step(self, loss: Tensor) -> Stepped:
         """Clip, step, clear the gradients.
 
-        Refuses the step and leaves weights unchanged if the loss, a norm or a resulting weight
+        Skips the step and leaves weights unchanged if the loss, a norm or a resulting weight
         is not finite.
         """
         for group, factor in zip(self.adamw.param_groups, self.factors, strict=True):
@@ -103,14 +103,14 @@ class PolicyOptimizer:
         with torch.no_grad():
             before = [weight.clone() for weight in weights]
             figures = torch.stack([loss.reshape(()), *norms])
-            # A gradient scaler's way to have the kernel step nowhere, for which nobody waits.
+            # As GradScaler does: the fused kernel skips the step without a GPU sync.
             vars(self.adamw)["found_inf"] = 1 - figures.isfinite().all().float()
             self.adamw.step()
-            increment_version(weights)  # which a fused step does not, and copies of them go by
+            increment_version(weights)  # a fused step does not, and rounded copies depend on it
             finite = torch.stack([weight.isfinite().all() for weight in weights]).all()
             if are_parts(weights):
                 dist.all_reduce(finite := finite.float(), dist.ReduceOp.MIN)
-            value, *found, whole = torch.hstack([figures, finite]).tolist()  # the one wait
+            value, *found, whole = torch.hstack([figures, finite]).tolist()  # the only GPU sync
             refusal = _refusal(value, found)
             if refusal is None and not whole:
                 rate = self.adamw.param_groups[0]["lr"]
@@ -120,11 +120,11 @@ class PolicyOptimizer:
         self.clear()
         self.steps += 1
         if refusal is not None:
-            log.warning("optimizer step %d is refused: %s", self.steps, refusal)
+            log.warning("optimizer step %d skipped: %s", self.steps, refusal)
         return Stepped(value, found[0], refusal)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a resume needs; of parts all ranks ask for it, and the first is given it."""
+        """Return the state to save; shards are gathered: all ranks call it, rank 0 gets it."""
         adamw = self.adamw.state_dict()
         weights = list(chain.from_iterable(self.groups))
         moments = {
@@ -137,13 +137,13 @@ class PolicyOptimizer:
         return {"adamw": {**adamw, "state": moments}, "steps": self.steps, "scale": self.scale}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` gave."""
+        """Restore a state that `state_dict` returned."""
         self.load_moments(state)
         self.steps = state["steps"]
         self.scale = state["scale"]
 
     def load_moments(self, state: dict[str, Any]) -> None:
-        """Restore AdamW alone: the schedule goes on where it is, and rates keep their scale.
+        """Restore AdamW alone: the schedule continues at its step, and rates keep their scale.
 
         Raises `ValueError` for moments of other parameters.
         """
@@ -151,15 +151,15 @@ class PolicyOptimizer:
         for number, own in state["adamw"]["state"].items():
             parts = {name: own_part(weights[number], own[name]) for name in _MOMENTS}
             if any(part.shape != weights[number].shape for part in parts.values()):
-                raise ValueError(f"moments of parameter {number} are of another shape")
+                raise ValueError(f"moments of parameter {number} have a different shape")
             moments[number] = {**own, **parts}
         self.adamw.load_state_dict({**state["adamw"], "state": moments})
 
 
 def clip_gradients(parameters: Sequence[nn.Parameter], limit: float) -> Tensor:
-    """Scale gradients down to a common norm of `limit` where it is larger; returns what it was.
+    """Scale gradients down to a norm of at most `limit`; returns the norm before.
 
-    Of parts it is the norm of all ranks' gradients together.
+    For shards it is the norm over all ranks.
     """
     if not are_parts(parameters):
         return nn.utils.clip_grad_norm_(parameters, limit)
@@ -171,7 +171,7 @@ def clip_gradients(parameters: Sequence[nn.Parameter], limit: float) -> Tensor:
 
 
 def _refusal(loss: float, norms: list[float]) -> str | None:
-    """Why a step cannot be tried, if it cannot."""
+    """Return why a step must be skipped, if it must."""
     if not math.isfinite(loss):
         return f"the loss is {loss}"
     wrong = [norm for norm in norms if not math.isfinite(norm)]

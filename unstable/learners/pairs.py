@@ -11,7 +11,7 @@ from unstable.learners.batch import FlatBatch, Floats, Role
 Position = tuple[Role, tuple[int, ...]]
 """An env, a seat and the ids of a prompt."""
 ROUNDING = 1e-6
-"""Rewards that differ by less are alike: sums and means of them are rounded."""
+"""Rewards that differ by less count as equal, because sums and means are rounded."""
 
 
 class Pair(NamedTuple):
@@ -51,7 +51,7 @@ def group_pairs(batch: FlatBatch, rewards_S: Floats, margin: float) -> list[list
 
 
 def _parting(batch: FlatBatch, first: range, second: range) -> list[tuple[int, int]]:
-    """The turns at which two trajectories part; none where they do not."""
+    """Return the turns at which two trajectories diverge; empty if they do not."""
     samples = batch.token_samples
     for turns in zip(first, second, strict=False):
         one, other = (samples[index] for index in turns)

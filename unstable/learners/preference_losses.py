@@ -24,8 +24,8 @@ def logistic_losses(scores: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
 def length_regularized(scores: Tensor, longer: Tensor, weight: float) -> Tensor:
     """Scores plus weight x the tokens that the chosen answer has more than the rejected one.
 
-    R-DPO, https://arxiv.org/abs/2403.19159: the preference of a longer answer is owed to its length
-    in that part, so that the policy has the less of it to learn.
+    R-DPO, https://arxiv.org/abs/2403.19159: part of the preference for a longer answer is due to
+    its length, so that the policy learns less of it.
     """
     return scores + weight * longer
 

@@ -1,4 +1,4 @@
-"""Preference learning: what its losses are made of, and what its algorithms have in common.
+"""Preference learning: quantities of its losses, and the base classes of its algorithms.
 
 A pair is two answers to the same prompt of which one earned more (`pairs`). An algorithm writes the
 loss of each pair (`Pairwise.losses`); the loss of an optimizer step is its mean over pairs.
@@ -24,17 +24,17 @@ from unstable.learners.pairs import group_pairs, position_pairs, positions
 class PairTokens:
     """Figures of the pair [N] that each of a micro-batch's tokens belongs to."""
 
-    margins_N: Tensor  # log-ratio of the chosen answer minus that of the rejected one
-    longer_N: Tensor  # tokens that the chosen answer has more
-    chosen_N: Tensor  # log-probability of the chosen answer, and of the rejected one
+    margins_N: Tensor  # log-ratio of the chosen answer minus the rejected one's
+    longer_N: Tensor  # length of the chosen answer minus the rejected one's
+    chosen_N: Tensor  # log-probability of the chosen answer
     rejected_N: Tensor
-    nll_N: Tensor  # mean -log-probability a token of the chosen answer
+    nll_N: Tensor  # negative log-likelihood per token of the chosen answer
 
 
 def pair_tokens(tokens: Tokens, *, reference: bool, token_means: bool) -> PairTokens:
     """Compute the margins of the tokens' pairs; chosen answers have positive `advantages_N`.
 
-    Margins have a reference or none, and are of sums over an answer or of its means a token.
+    Margins are with or without the reference, of sums over an answer or of means per token.
     """
     logprobs_N, pairs_N = tokens.logprobs_N, tokens.sequences_N
     chosen_N = (tokens.advantages_N > 0).to(logprobs_N.dtype)
@@ -58,7 +58,7 @@ def reference_ratios(tokens: Tokens) -> Tensor:
 
 
 class Preferences(Algorithm):
-    """Learns which answers are better; a batch in which none is makes no step and is counted."""
+    """Learns which answers are better; a batch without preferences makes no step and is counted."""
 
     updates_skipped = 0
 
@@ -76,12 +76,12 @@ class Pairwise(Preferences):
     """Learns from pairs, each of which an optimizer step and a micro-batch hold whole."""
 
     uses_old_logprobs = False
-    token_means = False  # whether margins are of answers' means a token, not of their sums
+    token_means = False  # True: margins of means per token, not of sums
     config: PairsConfig
 
     def __init__(self, config: PairsConfig) -> None:
         super().__init__(config)
-        self.pairs = self.compared = self.pairless = 0  # found in groups or positions, some in vain
+        self.pairs = self.compared = self.pairless = 0  # counts of the last batch
 
     def losses(self, pairs: PairTokens) -> Tensor:
         """The loss [N] of the pair of each token, without the SFT term."""
@@ -109,7 +109,7 @@ class Pairwise(Preferences):
     def examples(self, batch: FlatBatch, advantages_S: Floats) -> Examples:
         """The pairs, as two answers each: the chosen one, whose advantage is 1, and the other."""
         find = group_pairs if self.config.pairs == "group" else position_pairs
-        # Where two are compared their advantages differ as their rewards do.
+        # Within a comparison set advantages differ as rewards do.
         found = find(batch, advantages_S, self.config.margin)
         pairs = list(chain.from_iterable(found))
         self.pairs = len(pairs)

@@ -29,7 +29,7 @@ from unstable.types import TokenSample
 class PreparedBatch:
     """Examples [S] with N scored tokens, in order, and all that optimizer steps keep constant.
 
-    Tensors lie on the policy's device.
+    Tensors are on the policy's device.
     """
 
     examples: Examples
@@ -37,18 +37,18 @@ class PreparedBatch:
     coefficients: Coefficients
     layout: Layout  # of the columns [N]
     atoms: Sequence[Ints]  # examples that an optimizer step keeps together; empty: no step
-    rewards_S: Floats  # of the batch's turns, shaped
+    rewards_S: Floats  # shaped rewards of the batch's turns
     advantages_S: Floats  # of the batch's turns
     advantages_N: Tensor  # of the examples
     weights_N: Tensor | None = None  # of tokens' gradients, in [0, 1]; None: all are 1
     behavior_logprobs_N: Tensor | None = None  # None: the policy's own
-    old_logprobs_N: Tensor | None = None  # None: the policy's own, as the only step has them
-    first_logprobs_N: Tensor | None = None  # the policy's before the first step; None: the old ones
+    old_logprobs_N: Tensor | None = None  # None: the policy's own, in a single step
+    first_logprobs_N: Tensor | None = None  # before the first step; None: the old ones
     reference_logprobs_N: Tensor | None = None  # None: the config has no KL
     aims: Mapping[str, DivergenceTarget] = field(
         default_factory=dict
-    )  # what exact divergences are from
-    targets_S: Tensor | None = None  # of the critic; None without one
+    )  # targets of exact divergences
+    targets_S: Tensor | None = None  # of the critic; None: no critic
 
     def samples(self, chosen: Sequence[int] | Ints) -> list[TokenSample]:
         """Return the chosen examples' tokens."""
@@ -105,13 +105,13 @@ def _weighted(values_N: Tensor, weights_N: Tensor) -> Tensor:
 
 
 class Pass(NamedTuple):
-    """A micro-batch with N scored tokens; tensors lie on the policy's device."""
+    """A micro-batch with N scored tokens; tensors are on the policy's device."""
 
     chosen: Ints  # indices of its examples in the batch
-    counts: bool  # False for a repeat of no weight
+    counts: bool  # False: a repeat with weight 0
     inputs: Inputs
-    rows_N: Tensor  # of its tokens in the batch's columns
-    places_N: Tensor  # and in the step's
+    rows_N: Tensor  # rows of its tokens in the batch's columns
+    places_N: Tensor  # rows of its tokens in the step's columns
     normalizers_N: Tensor
     sequences_N: Tensor  # index of each token's trajectory, from 0
 
@@ -136,7 +136,7 @@ class Passes:
 
     @property
     def atoms(self) -> list[int] | None:
-        """The number of what a pass holds as a whole, by example; None: each is for itself."""
+        """The atom of each example, which a pass keeps whole; None: each example is one."""
         return self._sequences_C.tolist() if self._batch.algorithm.whole_in_pass else None
 
     def make(self, micro_batch: MicroBatch) -> Pass:
@@ -174,7 +174,7 @@ class Preparation:
     def __call__(
         self, flat: FlatBatch, algorithm: Algorithm, coefficients: Coefficients
     ) -> PreparedBatch:
-        """Prepare a batch; the algorithm's baselines and counters take it in."""
+        """Prepare a batch; updates the algorithm's baselines and counters."""
         config, old, reading = self._config.algorithm, None, None
         if self._reference is not None and config.kl_reward > 0:
             old = self._old_logprobs(algorithm, flat.token_samples, flat.behavior_logprobs)

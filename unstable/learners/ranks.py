@@ -25,7 +25,7 @@ from unstable.learners.model.whole import TrainedWhole
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """This process among the `count` that learn together; alone, it talks to nobody."""
+    """This process among the `count` that learn together; alone, it does not communicate."""
 
     index: int = 0
     count: int = 1
@@ -41,10 +41,10 @@ class Ranks:
             tensor.copy_(part.view_as(tensor))
 
     def owners(self, costs: Sequence[int]) -> list[int]:
-        """The rank of each item of a row, so that a rank has a stretch of it and costs are even."""
+        """Return the rank of each item: contiguous shares of similar cost."""
         ends = itertools.accumulate(costs)
         total = sum(costs)
-        # By where an item's middle lies: no rank is more than one item from its even share.
+        # By each item's midpoint: every rank is within one item of an even share.
         return [
             self.count * (2 * end - cost) // (2 * total)
             for end, cost in zip(ends, costs, strict=True)
@@ -55,8 +55,8 @@ ALONE = Ranks()
 
 
 def listen(host: str) -> dist.TCPStore:
-    """Open the ranks' meeting point on a free port of this address alone; rank 0 holds it."""
-    place = socket.create_server((host, 0))  # the store itself would listen on every interface
+    """Open the ranks' rendezvous on a free port of this address only, at rank 0."""
+    place = socket.create_server((host, 0))  # TCPStore itself would listen on all interfaces
     port = place.getsockname()[1]
     return dist.TCPStore(
         host, port, is_master=True, wait_for_workers=False, master_listen_fd=place.detach()
@@ -64,19 +64,19 @@ def listen(host: str) -> dist.TCPStore:
 
 
 def join(index: int, count: int, store: dist.Store) -> Ranks:
-    """Meet the other ranks; returns once all are there. NCCL on GPUs, else gloo."""
+    """Join the other ranks; returns once all have joined. NCCL on GPUs, else gloo."""
     backend = "nccl" if torch.cuda.is_available() else "gloo"
     dist.init_process_group(backend, store=store, rank=index, world_size=count)
     return Ranks(index, count)
 
 
 def shard(policy: Policy, device: torch.device, dtype: torch.dtype) -> None:
-    """Spread a policy over all ranks (FSDP2), a layer's weights whole only while it works.
+    """Shard a policy over all ranks (FSDP2); a layer's weights are gathered only while it runs.
 
-    Of a frozen base a LoRA stays a plain copy on each rank, so that gradients, optimizer,
-    references and files are those of ranks that hold everything. Where all weights are trained each
-    rank has masters, gradients and moments of its part alone; layers are made whole in `dtype`,
-    and gradients are summed up in fp32 as they come. Weights are moved to `device` layer by layer.
+    The LoRA of a frozen base stays a full copy on each rank, so that gradients, optimizer,
+    references and files equal those of unsharded ranks. If all weights are trained, each rank has
+    masters, gradients and moments of its shard only; layers are gathered in `dtype`, and
+    gradients are summed in fp32 during the backward. Weights are moved to `device` layer by layer.
     https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
     """
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
@@ -88,7 +88,7 @@ def shard(policy: Policy, device: torch.device, dtype: torch.dtype) -> None:
         for parameter in trained.parameters:
             parameter.data = parameter.data.to(device)
         options["ignored_params"] = set(trained.parameters)
-    # Embeddings and output layer, which may be one tensor, are the root's.
+    # The root shards embeddings and output layer, which may be one tensor.
     spread = [fully_shard(module, **options) for module in (*policy.layers, policy)]
     if isinstance(trained, TrainedWhole):
         for module in spread:

@@ -24,7 +24,7 @@ class PolicyReading(NamedTuple):
 
     logprobs: list[Tensor]  # [T]
     states: list[Tensor] | None  # [T, D], for an exact divergence
-    head: Head | None = None  # its own, where heads are trained
+    head: Head | None = None  # a copy of its head, if heads are trained
 
 
 class OtherPolicy(TrainedCopy):
@@ -107,7 +107,7 @@ class OtherPolicies(NamedTuple):
 
     @classmethod
     def of(cls, policy: Policy, config: AlgorithmConfig, scorer: Scorer) -> Self:
-        """Each as it begins, if the config asks for it."""
+        """Return the policies that the config uses, at their start."""
         return cls(
             reference=Reference(policy, config, scorer) if config.uses_reference else None,
             teacher=Teacher(policy, config.teacher, scorer) if config.uses_teacher else None,
@@ -120,9 +120,9 @@ class OtherPolicies(NamedTuple):
         reading: PolicyReading | None,
         layout: Layout,
     ) -> tuple[Tensor | None, dict[str, DivergenceTarget]]:
-        """The reference's logprobs [N], and what exact divergences are from; asks the teacher.
+        """The reference's logprobs [N], and the targets of exact divergences; scores the teacher.
 
-        `reading` is what the reference says of the samples, if there is one.
+        `reading` is the reference's reading of the samples, if any.
         """
         aims: dict[str, DivergenceTarget] = {}
         if self.reference is not None and reading is not None:

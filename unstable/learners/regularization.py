@@ -1,4 +1,4 @@
-"""KL to a reference or a teacher, and entropy: what they count, in the loss and in the reward.
+"""KL to a reference or a teacher, and entropy: their terms in the loss and in the reward.
 
 With both, and a reference that moves, a policy gradient is magnetic mirror descent: Sokota et al.,
 https://arxiv.org/abs/2206.05825.
@@ -140,9 +140,9 @@ def opponents_kl(batch: FlatBatch, kl_S: Floats, *, per_turn: bool) -> Floats:
     for index, owner in enumerate(batch.owners_S):
         games.setdefault(owner.game_id, []).append(index)
     for indices in games.values():
-        own: dict[int, float] = {}  # by seat: the KL of its turns from here on
-        pending: dict[int, float] = {}  # by seat: what was after its next turn when that came
-        total = 0.0  # of all seats' turns after this one
+        own: dict[int, float] = {}  # by seat: KL of its turns from here on
+        pending: dict[int, float] = {}  # by seat: cost to go at its next turn
+        total = 0.0  # KL of all seats' later turns
         for index in sorted(indices, key=lambda index: -batch.samples[index].turn):
             seat, kl = batch.owners_S[index].seat, float(kl_S[index])
             others = total - own.get(seat, 0.0)

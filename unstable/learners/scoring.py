@@ -1,4 +1,4 @@
-"""Scoring: what the policy's model says of samples, without a gradient."""
+"""Scoring: log-probabilities and values of samples under the policy, without a gradient."""
 
 from collections.abc import Callable, Sequence
 
@@ -11,11 +11,11 @@ from unstable.learners.model.policy import Inputs, Policy, Scores
 from unstable.types import TokenSample
 
 _Wanted = tuple[Sequence[int], Callable[[Scores], Tensor]]
-"""How many figures each sample has, and how to read them."""
+"""Number of values per sample, and how to read them from the scores."""
 
 
 class Scorer:
-    """Puts samples through the model in micro-batches, on all ranks together."""
+    """Runs samples through the model in micro-batches, on all ranks together."""
 
     def __init__(self, policy: Policy, micro_batches: MicroBatches) -> None:
         self._policy = policy
@@ -51,7 +51,7 @@ class Scorer:
     def logprobs_and_values(
         self, samples: Sequence[TokenSample], value: Callable[[Scores], Tensor]
     ) -> tuple[list[Tensor], Tensor]:
-        """Both, of one pass."""
+        """Return log-probabilities and values from one pass."""
         wanted: list[_Wanted] = [
             (_counts(samples), lambda scores: scores.logprobs_N),
             ([1] * len(samples), value),
@@ -77,7 +77,7 @@ class Scorer:
         return [columns.by_sample("read") for columns in read]
 
     def _pass(self, samples: Sequence[TokenSample], wanted: Sequence[_Wanted]) -> list[Columns]:
-        """This rank's share of what is wanted."""
+        """Compute this rank's share of the wanted figures."""
         read = [Columns(Layout(sizes, self._policy.device)) for sizes, _ in wanted]
 
         def make(micro_batch: MicroBatch) -> tuple[list[Tensor], Inputs]:

@@ -117,8 +117,8 @@ def save(context: Context, actors: Sequence[ActorState]) -> None:
         write_whole(context.folder.state(version), _text(state))
     except OSError as error:
         raise RunFailedError(
-            f"the state of version {version} cannot be written ({error.strerror}); make room for "
-            f"it; then: {command_line('unstable', 'train', '--resume', context.folder.root)}"
+            f"the state of version {version} cannot be written ({error.strerror}); free disk "
+            f"space; then: {command_line('unstable', 'train', '--resume', context.folder.root)}"
         ) from error
 
 

@@ -61,8 +61,8 @@ class RemoteActor(Actor):
         self._index = index
         self._placement = placement
         self._say = say
-        self._state: ActorState | None = None  # newest known
-        # Served versions, and the adapter of the last one: it may have no checkpoint yet.
+        self._state: ActorState | None = None  # newest known state
+        # Served versions; the newest with its adapter, as it may have no checkpoint yet.
         self._published: dict[PlayerId, HeldAdapter | None] = {}
         self._newest: PlayerId | None = None  # newest announced version
         self._deaths: deque[float] = deque()  # times, in seconds of the monotonic clock
@@ -155,7 +155,7 @@ class RemoteActor(Actor):
                                 part = [each for each in part if each.spec.game_id not in came]
                                 came |= {each.spec.game_id for each in part}
                             yield part
-                # Groups that a dead process began and its successor, with enough samples, did not.
+                # Rest of groups that a dead process began, if its successor stopped early.
                 asked, wanted = _unfinished(asked, came), None
             except RayActorError as error:
                 await player._revive(process, error)
@@ -294,7 +294,7 @@ class RemoteActor(Actor):
             return
         self._watch.cancel()
         self._stream.close()
-        with contextlib.suppress(RayActorError, TimeoutError):  # then no engine is left to close
+        with contextlib.suppress(RayActorError, TimeoutError):  # no engine is left to close
             async with asyncio.timeout(ANSWER_S):
                 await self._process.call("stats")
             async with asyncio.timeout(CLOSE_S):
@@ -312,7 +312,7 @@ class RemoteActor(Actor):
                 self._count(error)
                 try:
                     return self._begin_with(await self._successor())
-                except RayError as failure:  # it has died too, or its engine did not start
+                except RayError as failure:  # it died too, or its engine failed to start
                     error = failure
 
     async def _loses_place(self) -> bool:
@@ -328,7 +328,7 @@ class RemoteActor(Actor):
             return False
         if not await comes_back(partial(process.call, "stats")):
             return False
-        log.warning("%s could not be reached for a while", self.name)
+        log.warning("%s was unreachable for a while", self.name)
         return not self._stream.is_broken
 
     def _count(self, error: RayError) -> None:
@@ -339,15 +339,15 @@ class RemoteActor(Actor):
             self._deaths.popleft()
         if len(self._deaths) > MAX_RESTARTS:
             raise RunFailedError(
-                f"{self.name} has died {len(self._deaths)} times in an hour; if its log does not "
-                f"say why, {MEMORY}: lower actors.num or actors.games_in_flight; "
+                f"{self.name} died {len(self._deaths)} times within an hour; if its log shows no "
+                f"error, {MEMORY}: lower actors.num or actors.games_in_flight; "
                 f"{again(self._folder)}"
             ) from error
-        log.warning("%s died and is started again: %s", self.name, error)
+        log.warning("%s died and is restarted: %s", self.name, error)
         differs = self._config.loop.mode == "sync" and not self._repeats
         self._say(
-            f"{self.name} died and is started again; its games are played again"
-            + (", and may differ from those that it would have played" if differs else "")
+            f"{self.name} died and is restarted; its games are replayed"
+            + (" and may differ from the lost ones" if differs else "")
         )
 
     async def _successor(self) -> Process:
@@ -363,7 +363,7 @@ class RemoteActor(Actor):
                 await self._tell(process, "restore", self._state)
             if self._newest is not None:
                 await self._tell(process, "announce", self._newest)
-            given: set[PlayerId] = set()  # after all else: more may be published meanwhile
+            given: set[PlayerId] = set()  # last, since more may be published meanwhile
             while lacking := [each for each in self._published if each not in given]:
                 held = await self._held(lacking[0], self._published[lacking[0]])
                 await self._tell(process, "publish", lacking[0], held)

@@ -29,8 +29,8 @@ class Candidates(Rewards):
         for place, term in self._places.items():
             if not self.values_turns(term):
                 raise ConfigError(
-                    f"{place}.best_of.judge: has to value one turn, without keeping games waiting; "
-                    "name a judge that waits, or an async function of (result, turn)"
+                    f"{place}.best_of.judge: must score single turns without blocking other games; "
+                    "set an asynchronous judge, or an async function of (result, turn)"
                 )
         super().check()
 

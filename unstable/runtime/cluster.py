@@ -45,8 +45,8 @@ T = TypeVar("T")
 def again(folder: RunFolder) -> str:
     """Return a hint on how to continue a run whose processes have died."""
     command = "sft" if folder.examples.exists() else "train"
-    going_on = f"then: {command_line('unstable', command, '--resume', folder.root)}"
-    return going_on if folder.versions() else "then try again"
+    resume = f"then: {command_line('unstable', command, '--resume', folder.root)}"
+    return resume if folder.versions() else "then retry"
 
 
 @contextlib.contextmanager
@@ -118,8 +118,8 @@ def _reach(address: str) -> None:
         socket.create_connection((host, int(port)), timeout=REACH_S).close()
     except OSError as error:
         raise ConfigError(
-            f"cluster.address = {address!r}: nothing answers there ({error}); run: "
-            f"ray start --head --port={port}, or give the address that it printed"
+            f"cluster.address = {address!r}: connection failed ({error}); run: "
+            f"ray start --head --port={port}, or set the address that this command printed"
         ) from None
 
 
@@ -140,17 +140,17 @@ def _not_joined(address: str, error: Exception) -> ConfigError:
     text = " ".join(f"{error} {error.__cause__ or ''}".split())
     if "uthenticat" in text or "token" in text:
         return ConfigError(
-            f"{place}: it asks for a token that is not here; put the one of its head into "
-            "~/.ray/auth_token, or name it by RAY_AUTH_TOKEN_PATH, and set RAY_AUTH_MODE=token"
+            f"{place}: authentication failed; copy the token of its head node to "
+            "~/.ray/auth_token, or set RAY_AUTH_TOKEN_PATH to its file, and RAY_AUTH_MODE=token"
         )
     if address == "auto":
         return ConfigError(
-            f"{place}: no Ray runs on this machine; run: ray start --head, or "
-            "ray start --address=HEAD:PORT, or give the address of one"
+            f"{place}: Ray is not running on this machine; run: ray start --head, or "
+            "ray start --address=HEAD:PORT, or set cluster.address to HEAD:PORT"
         )
     return ConfigError(
-        f"{place}: this machine is no node of it; run here: ray start --address={address}"
-        f" ({text[:200]})"
+        f"{place}: this machine is not a node of the cluster ({text[:200]}); run here: "
+        f"ray start --address={address}"
     )
 
 
@@ -180,13 +180,13 @@ def keep_token() -> None:
     if os.environ.get("RAY_AUTH_MODE", "token").lower() != "token":
         return
     path = Path.home() / ".ray" / "auth_token"
-    with contextlib.suppress(OSError):  # Ray meets and reports the same error
+    with contextlib.suppress(OSError):  # Ray reports the same error
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent) as scratch:  # readable only by its owner
             scratch.write(secrets.token_hex(32).encode("ascii"))
             scratch.flush()
             with contextlib.suppress(FileExistsError):
-                os.link(scratch.name, path)  # whole, or not at all
+                os.link(scratch.name, path)  # atomic
         path.chmod(0o600)
 
 
@@ -207,7 +207,7 @@ def _private_names() -> Iterator[dict[str, Any]]:
     With `_as_it_stands`, `_silent`, `_use_token` and `nodes.free_resources`, these are all uses of
     Ray's private names: check them when Ray's version changes.
     """
-    with _as_it_stands(True), _silent():  # Ray reports a worker's death in thirty lines
+    with _as_it_stands(True), _silent():  # Ray prints thirty lines per dead worker
         yield {"_node_ip_address": LOOPBACK, **_short_folder()}
 
 
@@ -221,8 +221,8 @@ def _short_folder() -> dict[str, str]:
         return {}
     if not os.access("/tmp", os.W_OK):
         raise ConfigError(
-            f"TMPDIR = {folder!r}: has more than {MOST_FOLDER} bytes, so Ray's sockets there would "
-            "have too long names; set RAY_TMPDIR to a folder with a shorter name"
+            f"TMPDIR = {folder!r}: longer than {MOST_FOLDER} bytes, too long for paths of Ray's "
+            "sockets; set RAY_TMPDIR to a folder with a shorter path"
         )
     return {"_temp_dir": "/tmp/ray"}
 
@@ -280,7 +280,7 @@ def _logs_dropped() -> Iterator[None]:
     """Keep Ray's logs off the terminal; Ray creates their handlers on import."""
     rays = logging.getLogger("ray")
     dropped = _swapped(rays, "handlers", [logging.NullHandler()])
-    with dropped, _swapped(rays, "propagate", True):  # to where all logs go
+    with dropped, _swapped(rays, "propagate", True):  # to the root logger's handlers
         yield
 
 
@@ -354,7 +354,7 @@ def _options(place: Placement | NodePlace, threads: int, own: Mapping[str, str])
     """Return Ray's options, including the environment that all processes share."""
     variables = {
         "OMP_NUM_THREADS": str(threads),
-        # Threads that spin while they wait lose far more to a busy machine than sleeping costs.
+        # On a busy machine, threads that spin while waiting cost more than sleeping ones.
         "OMP_WAIT_POLICY": "PASSIVE",
         "TOKENIZERS_PARALLELISM": "false",
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
@@ -372,6 +372,6 @@ async def in_time(config: RunConfig, component: str, folder: RunFolder) -> Async
             yield
     except TimeoutError:
         raise TimeoutError(
-            f"{component} has not started in loop.start_timeout = {seconds:g} s; see "
-            f"{folder.log(component)}, or raise it"
+            f"{component} did not start within loop.start_timeout = {seconds:g} s; see "
+            f"{folder.log(component)}, or raise loop.start_timeout"
         ) from None

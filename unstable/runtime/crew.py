@@ -102,14 +102,14 @@ class Crew:
             del self._nodes[node.name]
             self.known.discard(node.id)
             self._forget([place for place in self._spare if place.node is node])
-            self.say(f"node {node.name} has left")
+            self.say(f"node {node.name} left")
 
     def withdraw(self, actor: NodeActor) -> None:
         """Record that an actor has lost its place."""
         place, actor.place = actor.place, None
         if place is not None:
             self._forget([place])
-            self.say(f"{actor.name} is lost with {place.node.name}; others play its games")
+            self.say(f"{actor.name} lost its place on {place.node.name}; its games are reassigned")
             self.begin(self._fill())
 
     def _forget(self, places: Sequence[NodePlace]) -> None:
@@ -132,7 +132,7 @@ class Crew:
                         await asyncio.sleep(EVERY_S)
         except TimeoutError:
             raise RunFailedError(
-                f"no actor is left, and no node has come in loop.start_timeout = {seconds:g} s; "
+                f"no actor left, and no node joined within loop.start_timeout = {seconds:g} s; "
                 f"{again(self._folder)}"
             ) from None
         return min(there, key=lambda each: each.load)
@@ -159,7 +159,7 @@ class Crew:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("the crew's work failed", exc_info=error)
+            log.error("a background task of the cluster failed", exc_info=error)
 
     async def _take_in(self, raw: dict[str, Any]) -> None:
         """Inspect a node that has joined, and start actors on it."""
@@ -178,9 +178,9 @@ class Crew:
             chosen = await asyncio.to_thread(plan, config, [node.machine], NEEDS, learner=False)
             places = self.reserve(chosen.actors)
         except ConfigError as error:
-            self.say(f"a node has come and is not used: {error}")
+            self.say(f"new node not used: {error}")
             return
-        self.say(f"node {node.name} has come, with room for {len(places)} actors")
+        self.say(f"node {node.name} joined, with room for {len(places)} actors")
         self._spare += places
         await self._fill()
 
@@ -207,11 +207,11 @@ class Crew:
                 await self.probe(actor)
         except (RayError, RuntimeError, TimeoutError, ConfigError) as error:
             log.warning("%s", actor.name, exc_info=error)
-            self.say(f"{actor.name} could not be started at {place.node.name}: {error}")
+            self.say(f"{actor.name} failed to start on {place.node.name}: {error}")
             await actor.close()
             self._forget([place])
             return
-        self.say(f"{actor.name} plays at {place.node.name}")
+        self.say(f"{actor.name} runs on {place.node.name}")
         self.joined.put_nowait(actor)
 
     async def learner_places(self, old: Sequence[NodePlace]) -> list[NodePlace]:
@@ -233,7 +233,7 @@ class Crew:
         if not lost:
             return list(old)
         raise RunFailedError(
-            f"the learner's node has gone, and no other has room for it; {again(self._folder)}"
+            f"the learner's node left, and no other node has room; {again(self._folder)}"
         )
 
     def _freed(self, node: ClusterNode, count: int) -> list[str] | None:
@@ -244,7 +244,7 @@ class Crew:
         if len(own) < count:
             return None
         chosen = sorted(own, key=lambda card: own[card] not in self._spare)[:count]
-        self._forget([own[card] for card in chosen])  # which ends the actors' processes there
+        self._forget([own[card] for card in chosen])  # ends the actors' processes there
         return chosen
 
     async def close(self) -> None:
@@ -286,7 +286,7 @@ async def crew_of(
     assert ray.is_initialized()
     nodes, lacks, seen, _ = await asyncio.to_thread(survey, config)
     for lack in lacks:
-        say(f"note: {lack}; it is not used")
+        say(f"note: node not used: {lack}")
     crew = Crew(config, folder, nodes, waits, say, grows=grows)
     crew.known |= seen
     crew.begin(crew.watch())
@@ -319,4 +319,4 @@ def _append(folder: RunFolder, name: str, text: bytes) -> None:
         with path.open("ab") as file:
             file.write(text)
     except OSError as error:
-        log.warning("%s could not be written: %s", path, error)
+        log.warning("writing %s failed: %s", path, error)

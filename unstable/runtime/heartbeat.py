@@ -43,7 +43,7 @@ async def watch(
             alive, before = time.monotonic(), numbers
         elif time.monotonic() >= alive + limit_s:
             log.error(
-                "%s has given no sign of life in loop.stall_timeout = %g s and is ended",
+                "%s made no progress within loop.stall_timeout = %g s and is killed",
                 name,
                 limit_s,
             )

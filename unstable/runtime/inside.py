@@ -55,7 +55,7 @@ class ActorProcess:
         LoopWatch(lambda env: games[env].turn_timeout, self._blocked, lambda _: os._exit(1))
         collect_rarely()
         own = ProcessId.own()
-        log.info("process %d on %s plays", own.pid, own.host)
+        log.info("process %d on %s ready", own.pid, own.host)
         return own
 
     def _blocked(self, env: str) -> None:
@@ -145,7 +145,7 @@ def collect_rarely() -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000, 20, 20)  # objects made, and passes over the younger ones
+    gc.set_threshold(20_000, 20, 20)  # new objects, then collections of each younger generation
 
 
 @contextlib.contextmanager
@@ -154,7 +154,7 @@ def _ends_with_engine() -> Iterator[None]:
     try:
         yield
     except EngineDiedError:
-        log.exception("this process ends with its engine")
+        log.exception("the engine died; this process exits")
         os._exit(1)
 
 

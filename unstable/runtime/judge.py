@@ -34,7 +34,7 @@ def terms_worker(terms: Sequence[RewardConfig], judges: Mapping[str, JudgeConfig
     """Return a worker that replies to a game with `Rewards.plain_values`."""
     limit_s = max((each.judge_in(judges).timeout for each in terms), default=0.0) + GRACE_S
     make = partial(_values, list(terms), dict(judges))
-    return Worker("the process of its reward terms", make, limit_s)
+    return Worker("the process of reward terms", make, limit_s)
 
 
 def _values(

@@ -182,17 +182,17 @@ class RemoteLearner(Learner):
             await self._lasting(partial(self._save, version))
         except OSError as error:
             reason = getattr(error, "cause", error)
-            last = f", after {whole[-1]}" if (whole := self._folder.versions()) else ""
+            last = f"; last checkpoint: {whole[-1]}" if (whole := self._folder.versions()) else ""
             raise RunFailedError(
-                f"checkpoint {version} cannot be written{last} "
-                f"({reason.strerror or reason}); make room for it; {again(self._folder)}"
+                f"checkpoint {version} cannot be written ({reason.strerror or reason}{last}); "
+                f"free disk space; {again(self._folder)}"
             ) from error
         self._journal.saved(version)
 
     async def _save(self, version: int) -> None:
         place, first = self._folder.checkpoint(version), self._places[0]
         there = place.relative_to(self._folder.root).as_posix()
-        if place.exists() and self._deaths + self._halvings:  # the dead learner had written it
+        if place.exists() and self._deaths + self._halvings:  # written before the restart
             return
         agent = first.node.agent if isinstance(first, NodePlace) and first in self._afar else None
         if agent is not None and self._deaths:
@@ -228,7 +228,7 @@ class RemoteLearner(Learner):
             return await asyncio.gather(*asked)
         except RayActorError as error:
             end(ranks)
-            raise DiedError(f"the learner's node has gone; {again(self._folder)}") from error
+            raise DiedError(f"the learner's node left; {again(self._folder)}") from error
 
     update = forwarded(LocalLearner.update)
     loss_on = forwarded(LocalLearner.loss_on)
@@ -270,7 +270,7 @@ class RemoteLearner(Learner):
                     raise death
                 else:
                     self._deaths += 1
-                log.warning("the learner is started again: %s", death)
+                log.warning("the learner is restarted: %s", death)
                 if self._crew is None:
                     self._ranks = self._made()
                 else:
@@ -286,17 +286,17 @@ class RemoteLearner(Learner):
 
     def _begins_again(self, death: DiedError) -> str:
         """Return the message about a restart that the user reads."""
-        what = "was full" if isinstance(death, FullError) else "died"
+        what = "ran out of GPU memory" if isinstance(death, FullError) else "died"
         version = self._journal.version
-        last = "the beginning" if version is None else f"version {version}"
-        return f"the learner {what} and is started again from {last}"
+        last = "the start" if version is None else f"version {version}"
+        return f"the learner {what} and is restarted from {last}"
 
     async def _catch_up(self) -> None:
         """Restore the dead learner's state: load the last saved version and repeat calls since."""
         if self._journal.version is not None:
             await self._with_checkpoint("load", self._journal.version)
         for method, arguments in self._journal.since:
-            log.info("asked again: %s", method)
+            log.info("repeating the call of %s", method)
             if method == "hold":
                 await self._keep()
             elif method == "restore":
@@ -306,7 +306,7 @@ class RemoteLearner(Learner):
 
     async def _answers(self, method: str, asked: Sequence[Awaitable[Any]]) -> list[Any]:
         """Return the ranks' answers; a death, timeout or error (not of `save`) ends all ranks."""
-        ranks = self._ranks  # by the time that a death is known there may be others
+        ranks = self._ranks  # a restart may replace them before a death is known
         calls = [asyncio.ensure_future(each) for each in asked]
         loop = self._config.loop
         limit = "start_timeout" if method == "start" else "stall_timeout"
@@ -318,11 +318,11 @@ class RemoteLearner(Learner):
         except TimeoutError as error:
             end(ranks)
             raise RunFailedError(
-                f"the learner has not answered '{method}' in loop.{limit} = {seconds:g} s; "
-                f"raise it where an update may take longer; {again(self._folder)}"
+                f"the learner did not answer '{method}' within loop.{limit} = {seconds:g} s; "
+                f"raise it if updates take longer; {again(self._folder)}"
             ) from error
         except RayError as error:
-            # A death also breaks the survivors' connections, and is sometimes reported after that.
+            # Broken connections of the survivors are sometimes reported before the death.
             await asyncio.wait(calls, timeout=GRACE_S)
             known = [call.exception() for call in calls if call.done()]
             if method != "save" or isinstance(error, RayActorError):
@@ -334,15 +334,15 @@ class RemoteLearner(Learner):
             if death is None:
                 raise error from None
             raise DiedError(
-                f"the learner's process has died in '{method}'; if its log does not say why, "
+                f"the learner's process died in '{method}'; if its log shows no error, "
                 f"{MEMORY}: lower learner.micro_batch_size or actors.num; {again(self._folder)}"
             ) from death
 
 
 def _is_full(error: BaseException | None) -> bool:
     """Return whether a rank's error allows a restart with smaller micro-batches."""
-    # Unpickling such an error has loaded its module. Importing it here takes seconds, and fails
-    # once the process of W&B is gone, which has hooks on imports.
+    # Unpickling such an error loads its module. Importing it here would take seconds, and fail
+    # after the end of W&B's process, whose import hooks remain.
     module = sys.modules.get("unstable.learners.micro_batches")
     return module is not None and isinstance(getattr(error, "cause", error), module.BeginAgainError)
 

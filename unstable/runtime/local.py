@@ -206,7 +206,7 @@ class LocalActor(protocols.Actor):
     def _exploiter(self, game: str) -> Exploiter:
         if game not in self._exploiters:
             asked, config = self._config.eval.exploitability, self._config.game_by_key[game]
-            name = f"games = {game}: the process that solves it"
+            name = f"games = {game}: the solver process"
             solver = Worker(name, partial(answering, config, asked.nodes))
             model = self.collector.players.asked(game)
             self._exploiters[game] = Exploiter(config, model, solver, asked.samples)

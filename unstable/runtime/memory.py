@@ -13,7 +13,7 @@ from unstable.planning.machine import NVMLError, find_card, opened_nvml
 log = logging.getLogger(__name__)
 WAIT_S = 90.0
 LOOK_S = 1.0
-_STEADY = 0.01  # share of a GPU's memory; a larger change means that some is still being released
+_STEADY = 0.01  # share of a GPU's memory; a larger change means that memory is still being freed
 
 
 def free_shares(gpus: Sequence[str]) -> list[float]:
@@ -45,7 +45,7 @@ async def until_free(
             return True
         if time.monotonic() >= deadline:
             log.warning(
-                "GPU %s: %.0f %% is free, of %.0f %% wanted", gpus, 100 * min(now), 100 * share
+                "GPU %s: %.0f %% of memory free, %.0f %% needed", gpus, 100 * min(now), 100 * share
             )
             return False
         before = now

@@ -61,7 +61,7 @@ class NodeActor(RemoteActor):
         self._there = asyncio.Event()
         self._turn = asyncio.Lock()  # one actor's games at a time, if games must repeat exactly
         self._guests = 0
-        self._stats: dict[str, float] = {}  # the newest
+        self._stats: dict[str, float] = {}  # newest answer
 
     async def start(self) -> None:
         await super().start()
@@ -87,10 +87,10 @@ class NodeActor(RemoteActor):
             try:
                 self._begin_with(await self._successor())
             except (RayError, RunFailedError, TimeoutError) as error:
-                log.warning("%s did not start at %s: %s", self.name, place.node.name, error)
+                log.warning("%s failed to start on %s: %s", self.name, place.node.name, error)
                 self._crew.withdraw(self)
                 return
-        self._say(f"{self.name} plays at {place.node.name}")
+        self._say(f"{self.name} runs on {place.node.name}")
 
     def _begin_with(self, process: Process) -> None:
         super()._begin_with(process)

@@ -41,7 +41,7 @@ class NodeContents(NamedTuple):
     machine: Machine
     python: str
     source: str  # a hash of this package's files
-    auth: str  # how Ray was started there: "token", or anything else
+    auth: str  # RAY_AUTH_MODE there: "token", or anything else
     python_path: str
     folders: Mapping[str, str | None]  # a hash of each folder's content, by path; None: missing
 
@@ -169,7 +169,7 @@ class ClusterNode:
     """A node of a cluster, as the run knows it; `name` is the node's address in plans."""
 
     name: str
-    id: str  # Ray's
+    id: str  # Ray's node id
     found: NodeContents
     machine: Machine  # limited to the CPUs and GPUs that Ray has free
     is_drivers: bool
@@ -230,12 +230,12 @@ def found_at(
         except RayError as error:
             reason = str(error).strip().splitlines()[-1][:200]
             yield ConfigError(
-                f"node {address}: nothing of this package runs there ({reason}); install it there "
-                "as it is here, or leave the node out by cluster.labels"
+                f"node {address}: unstable does not run there ({reason}); install the driver's "
+                "version there"
             )
             continue
         machine = _given_by_ray(found.machine, free.get(id, {}), name)
-        is_drivers = id == own_id  # which needs no agent
+        is_drivers = id == own_id  # it needs no agent
         yield ClusterNode(name, id, found, machine, is_drivers, None if is_drivers else agents[id])
 
 
@@ -269,18 +269,18 @@ def differences(node: ClusterNode, driver: NodeContents) -> Iterator[str]:
     for name in COMPARED:
         if here.get(name) != there.get(name):
             yield (
-                f"node {node.name} has {name} {there.get(name, 'not at all')}, the driver's has "
-                f"{here.get(name, 'none')}; install the same there"
+                f"node {node.name}: {name} {there.get(name, 'missing')}, the driver has "
+                f"{here.get(name, 'none')}; install the same version there"
             )
     if node.found.python != driver.python:
-        yield f"node {node.name} has Python {node.found.python}, the driver's {driver.python}"
+        yield f"node {node.name}: needs Python {driver.python}, has {node.found.python}; install it"
     if node.found.source != driver.source:
         yield (
-            f"node {node.name} has another unstable than the driver's ({node.found.source[:8]} and "
-            f"{driver.source[:8]}); install the same there"
+            f"node {node.name}: unstable {node.found.source[:8]} differs from the driver's "
+            f"({driver.source[:8]}); install the same version there"
         )
     for folder, found in node.found.folders.items():
         if found is None:
-            yield f"node {node.name} has no {folder}, which model.name names; copy it there"
+            yield f"node {node.name}: folder {folder} of model.name is missing; copy it there"
         elif found != driver.folders[folder]:
-            yield f"node {node.name} has another model in {folder} than the driver's; copy it there"
+            yield f"node {node.name}: model in {folder} differs from the driver's; copy it there"

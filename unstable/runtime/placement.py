@@ -55,7 +55,7 @@ def here(placement: Placement, variables: Mapping[str, str]) -> dict[str, Any]:
         **variables,
     }
     environment: dict[str, Any] = {"env_vars": own}
-    # Ray passes it to a shell unquoted, where a path with a space would be two words.
+    # Ray passes it to a shell unquoted, which would split a path at its spaces.
     if (quoted := shlex.quote(sys.executable)) != sys.executable:
         environment["py_executable"] = quoted
     # Ray gives each node a resource of this name: a process that requests some of it runs there.
@@ -130,6 +130,6 @@ def _check(cards: set[str], sharing: Sequence[Placement]) -> None:
     """Raise `ConfigError` if processes share several GPUs; Ray can share only a single one."""
     if len(sharing) > 1 and len(cards) > 1:
         raise ConfigError(
-            f"actors.tensor_parallel: an engine on {len(cards)} GPUs shares them with another "
-            "process, which Ray cannot do on a cluster; set actors.share_gpu to off"
+            f"actors.tensor_parallel: on a cluster, an engine on {len(cards)} GPUs cannot share "
+            "them with another process; set actors.share_gpu to off"
         )

@@ -73,7 +73,7 @@ class Playing:
         if (error := played.exception()) is None:
             over = Over(played.result())
         else:
-            log.error("playing failed", exc_info=error)
+            log.error("playing games failed", exc_info=error)
             over = Over(None, f"{type(error).__name__}: {error}")
         self._parts.put((number, over))
         self._tasks.pop(number, None)

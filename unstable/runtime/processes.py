@@ -53,7 +53,7 @@ async def processes(
             starts = _starts(run.actors, plan.actors)
             if plan.share == "off":
                 await _together(*starts, learner.start())
-            else:  # engines first: they do not start unless their share of the memory is free
+            else:  # engines first: they start only if their share of the memory is free
                 await _together(*starts)
                 async with sleeping(run.actors, config):
                     await learner.start()
@@ -164,7 +164,7 @@ async def _probe(
         scored[adapter.name] = await learner.logprobs_under(adapter, samples)
     doubts: list[str] = []
     first = 0
-    for index, answers in enumerate(given):  # separately: a wrong one would pass among many
+    for index, answers in enumerate(given):  # one by one: a mean over all could hide a mismatch
         own = slice(first, first := first + len(answers))
         scores = {name: logprobs[own] for name, logprobs in scored.items()}
         try:

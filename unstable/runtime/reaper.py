@@ -19,8 +19,8 @@ def main(mark: str) -> None:
     """Wait for the end of the input, then kill repeatedly, since processes may still start."""
     known = family(mark)
     while not select.select([sys.stdin], [], [], LOOK_S)[0]:
-        # Ray's agents lose the mark as they rename themselves, and their parent may go before them:
-        # a process that was found once is remembered.
+        # Ray's agents lose the mark when they rename themselves, and their parent may end before
+        # them: keep processes that were found once.
         known = running(known | family(mark))
     for _ in range(TRIES):
         known = running(known | family(mark))
@@ -38,7 +38,7 @@ def family(mark: str) -> set[psutil.Process]:
         try:
             if process.environ().get(name) == value:
                 found |= {process, *process.children(recursive=True)}
-        except (psutil.Error, OSError):  # gone meanwhile, or another user's
+        except (psutil.Error, OSError):  # ended meanwhile, or another user's
             continue
     return found
 

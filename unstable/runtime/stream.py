@@ -177,7 +177,7 @@ class Stream:
                     calls.append(asked)
                 else:
                     dealt += asked
-            # As bytes: Ray's own serialization takes several times as long.
+            # Pickled here: Ray's own serialization takes several times as long.
             self._actor.begin.remote(pickle.dumps((calls, dealt), pickle.HIGHEST_PROTOCOL))
 
     async def _receive(self) -> None:

@@ -60,9 +60,9 @@ def machines_of(config: RunConfig, say: Callable[[str], None]) -> list[Machine]:
             say(line)
         if lacks:
             more = f" (and {len(lacks) - 1} more, above)" if len(lacks) > 1 else ""
-            raise ConfigError(f"cluster: {lacks[0]}, or leave it out by cluster.labels{more}")
+            raise ConfigError(f"cluster: {lacks[0]}, or exclude it by cluster.labels{more}")
         if not nodes:
-            raise ConfigError("cluster: no node has cluster.labels and processors; give others")
+            raise ConfigError("cluster.labels: no node with CPUs matches; set other labels")
         if len(nodes) > 1 and (problem := counted_here(config)):
             raise ConfigError(problem)
         return [node.machine for node in nodes]
@@ -73,8 +73,8 @@ def counted_here(config: RunConfig) -> str | None:
     for index, opponent in enumerate(config.opponents.fixed):
         if isinstance(opponent, OpenAIOpponent) and opponent.is_capped:
             return (
-                f"opponents.fixed.{index}: max_calls and max_total_tokens are counted on one "
-                "machine, and the cluster has several; leave them out, or take one node by "
+                f"opponents.fixed.{index}: max_calls and max_total_tokens are limits per "
+                "machine, and the cluster has several; remove them, or select one node by "
                 "cluster.labels"
             )
     return None
@@ -84,8 +84,8 @@ def screen(
     config: RunConfig, nodes: Sequence[ClusterNode], lacks: Sequence[str], idle: Sequence[str] = ()
 ) -> Iterator[str]:
     """Yield lines on nodes, GPUs, versions, unused nodes and problems."""
-    token = "asks for a token" if all(n.found.auth == "token" for n in nodes) else "asks for none"
-    yield f"cluster  {config.cluster.address}: {len(nodes)} nodes for this run; it {token}"
+    token = "requires a token" if all(n.found.auth == "token" for n in nodes) else "no token"
+    yield f"cluster  {config.cluster.address}: {len(nodes)} nodes for this run · {token}"
     for node in nodes:
         yield f"         {node.name}{' (here)' * node.is_drivers}: {node.machine.summary}"
     if nodes:
@@ -97,14 +97,14 @@ def screen(
     for each in idle:
         yield f"unused   {each}"
     for lack in lacks:
-        yield f"lacks    {lack}"
+        yield f"rejected {lack}"
 
 
 def why_idle(node: Mapping[str, Any], config: ClusterConfig) -> str:
     """Return the reason why a run does not use a node."""
     if config.labels.items() <= node["Labels"].items():
-        return "Ray has no processors to give there"
-    return "it has not all labels of cluster.labels"
+        return "Ray has no CPUs there"
+    return "labels do not match cluster.labels"
 
 
 def model_folders(model: ModelConfig) -> list[str]:
@@ -118,8 +118,8 @@ def _waited_for(config: RunConfig) -> list[dict[str, object]]:
     while len(fit := fitting(alive(), config.cluster)) < config.cluster.min_nodes:
         if time.monotonic() > deadline:
             raise ConfigError(
-                f"cluster.min_nodes = {config.cluster.min_nodes}: {len(fit)} nodes that fit are "
-                f"there after loop.start_timeout = {config.loop.start_timeout:g} s; start more"
+                f"cluster.min_nodes = {config.cluster.min_nodes}: only {len(fit)} found "
+                f"within loop.start_timeout = {config.loop.start_timeout:g} s; start more nodes"
             )
         time.sleep(LOOK_S)
     return fit
@@ -131,7 +131,7 @@ def _check_token(config: RunConfig, nodes: Sequence[ClusterNode]) -> None:
     reached = [node for node in nodes if not is_loopback(node.name.partition("#")[0])]
     if open_to_all and reached and not config.cluster.insecure:
         raise ConfigError(
-            f"cluster.address = {config.cluster.address!r}: Ray asks for no token at "
-            f"{', '.join(open_to_all)}, so that whoever reaches its ports may run any code there; "
+            f"cluster.address = {config.cluster.address!r}: Ray requires no token on "
+            f"{', '.join(open_to_all)}, so anyone who reaches its ports can run code there; "
             "start it with RAY_AUTH_MODE=token on all nodes, or set cluster.insecure to true"
         )

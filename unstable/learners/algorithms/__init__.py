@@ -1,4 +1,4 @@
-"""The algorithms, a file each: the advantages of samples and the loss of their tokens.
+"""The algorithms, one file per algorithm: advantages of samples and the loss of their tokens.
 
 A batch's columns come in, advantages and losses go out. Forward passes, files and games never
 enter.
@@ -36,7 +36,7 @@ BUILT_IN: dict[str, type[Algorithm]] = {
     "kto": KTO,
     "distill": Distill,
 }
-"""Algorithms by `learner.algorithm.name`; those of `contrib/` are entry points."""
+"""Built-in algorithms by `learner.algorithm.name`; `contrib/` registers entry points."""
 
 
 def named_algorithm(name: str) -> type[Algorithm]:
@@ -46,10 +46,10 @@ def named_algorithm(name: str) -> type[Algorithm]:
 
 
 def algorithm_class(config: BuiltInConfig | CustomAlgorithmConfig) -> type[Algorithm]:
-    """The class that does what the config says, with this config.
+    """Return the class of the config's algorithm.
 
-    Raises `ConfigError` for a user's own that is not there or extends an algorithm whose settings
-    the config does not have.
+    Raises `ConfigError` for a user's class that does not exist or that extends an algorithm whose
+    settings the config does not have.
     """
     if config.target is None:
         return named_algorithm(config.name)
@@ -57,25 +57,25 @@ def algorithm_class(config: BuiltInConfig | CustomAlgorithmConfig) -> type[Algor
     field = f"learner.algorithm.{'target' if config.name in known else 'name'}"
     target: Any = load_target(config.target, field)
     if not isinstance(target, type):
-        raise ConfigError(f"{field} = {config.target!r} is no class; name one")
+        raise ConfigError(f"{field} = {config.target!r}: not a class; name a class")
     lacking = [name for name in ("advantages", "loss") if not callable(getattr(target, name, None))]
     if lacking:
         raise ConfigError(
-            f"{field} = {config.target!r} has no method {lacking[0]}; name a class as "
-            "unstable.learners.algorithm.Algorithm describes it"
+            f"{field} = {config.target!r}: method {lacking[0]} is missing; name a class with the "
+            "interface of unstable.learners.algorithm.Algorithm"
         )
     ours = {base for algorithm in known.values() for base in algorithm.__mro__}
     extended = next(base for base in target.__mro__ if base in ours)
     fitting = [name for name, algorithm in known.items() if issubclass(algorithm, extended)]
     if config.name not in fitting and len(fitting) < len(known):
         raise ConfigError(
-            f"{field} = {config.target!r} extends {extended.__name__} and needs its settings; set "
-            f"learner.algorithm.name to {' or '.join(fitting)}, learner.algorithm.target to "
-            f"{config.target}"
+            f"{field} = {config.target!r}: extends {extended.__name__}, whose settings are "
+            f"missing; set learner.algorithm.name to {' or '.join(fitting)}, "
+            f"learner.algorithm.target to {config.target}"
         )
     if config.old_logprobs == "engine" and not getattr(target, "uses_old_logprobs", True):
         raise ConfigError(
-            f"learner.algorithm.old_logprobs = 'engine' does nothing in {target.__name__}, which "
-            "has no ratio to an old policy; leave it out"
+            f"learner.algorithm.old_logprobs = 'engine': no effect in {target.__name__}, which has "
+            "no ratio to an old policy; remove it"
         )
     return target

@@ -1,4 +1,4 @@
-"""A2C: a critic's advantages with the plain policy gradient, one optimizer step a batch.
+"""A2C: a critic's advantages with the plain policy gradient, one optimizer step per batch.
 
 Mnih et al. 2016, https://arxiv.org/abs/1602.01783, in its synchronous form; with truncated
 importance weights for what an earlier version or another engine has sampled.

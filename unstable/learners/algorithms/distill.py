@@ -1,7 +1,7 @@
-"""Distillation on the policy's own turns: nothing is learned but what a teacher does there.
+"""Distillation on the policy's own turns: a teacher's choices are the only signal.
 
-Of another policy it is the divergence that the learner adds (GKD,
-https://arxiv.org/abs/2306.13649); of a game's expert the cross-entropy to its exact mix of the
+For another policy it is the divergence that the learner adds (GKD,
+https://arxiv.org/abs/2306.13649); for a game's expert, the cross-entropy to its exact mix of
 legal moves: DAgger whose data are the policy's own games, https://arxiv.org/abs/1011.0686.
 """
 
@@ -22,7 +22,7 @@ class Distill(Algorithm):
     def __init__(self, config: DistillConfig) -> None:
         super().__init__(config)
         self.by_expert = not config.uses_teacher
-        self.uses_old_logprobs = config.uses_teacher  # which its later steps are weighed by
+        self.uses_old_logprobs = config.uses_teacher  # later steps use ratios to it
         self.entropy: float | None = None
 
     @property

@@ -1,4 +1,4 @@
-"""GSPO: GRPO's advantages with one ratio a sequence, the geometric mean of its tokens'.
+"""GSPO: GRPO's advantages with one ratio per sequence, the geometric mean of its tokens'.
 
 https://arxiv.org/abs/2507.18071.
 """

@@ -2,8 +2,8 @@
 
 Ethayarajh et al. 2024, https://arxiv.org/abs/2402.01306. z0, the KL that log-ratios are compared
 with, is their mean over the update's turns. The policy sampled these, so it is an unbiased estimate
-of KL(policy || reference); the paper's, of answers put to prompts of others, is for data that it
-did not sample, and tells little of either.
+of KL(policy || reference). The paper's estimate, from answers paired with other prompts, is meant
+for data that the policy did not sample.
 """
 
 import torch

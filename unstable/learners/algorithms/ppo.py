@@ -9,7 +9,7 @@ from unstable.learners.clipped import Surrogate
 
 
 class PPO(RoleBaselined, Surrogate):
-    """Several optimizer steps a batch, each near the policy that the update began with.
+    """Several optimizer steps per batch, each near the policy before the update.
 
     With a critic its `advantages` and baseline are not used.
     """

@@ -13,7 +13,7 @@ from unstable.learners.batch import FlatBatch, Floats, Mask
 
 
 class RFT(Imitation):
-    """Maximum likelihood of won turns, each once; a batch in which nobody won is left out."""
+    """Maximum likelihood of won turns, each once; a batch without a win is skipped."""
 
     config: RFTConfig
 

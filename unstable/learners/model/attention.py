@@ -15,10 +15,10 @@ ATTENTION = "packed_segments"
 """The name of this attention, for `attn_implementation`."""
 
 _SHARES_HEADS = "enable_gqa" in inspect.signature(varlen_attn).parameters
-"""Whether the kernel shares key heads among query heads; torch 2.11 repeats them before it."""
+"""True if the kernel supports grouped-query attention; torch 2.11 needs repeated key heads."""
 
 
-@torch.compiler.disable  # its list of lengths differs with every pack
+@torch.compiler.disable  # lengths differ with every pack
 def attend(
     module: nn.Module,
     query: Tensor,
@@ -42,15 +42,15 @@ def attend(
     rule = LayerAttention(scaling, attention_mask, softcap, sinks_H)
     if query.is_cuda and not rule.alters_scores and query.dtype is torch.bfloat16:
         return _attend_varlen(query, key, value, rule, segments), None
-    # On a CPU, fp32 is no slower than bfloat16 for segments of this size, and it sums up the
-    # gradients of a shared prefix well.
+    # On a CPU, fp32 is no slower than bfloat16 for segments of this size, and sums the
+    # gradients of a shared prefix precisely.
     queries, keys, values = (heads[0].transpose(0, 1).float() for heads in (query, key, value))
     outputs_THD = _attend_shapes(queries, keys, values, rule, segments)
     return outputs_THD[None].to(query.dtype), None
 
 
 def _window(*, local_size: int | None = None, **_: object) -> int | None:
-    """In place of the mask that transformers makes for layers of a kind: their window, if any.
+    """Replace transformers' mask for a kind of layers by their window, if any.
 
     A query attends to itself and to the `local_size` - 1 keys before it.
     """
@@ -115,7 +115,7 @@ def _attend_plainly(
 
 
 def _keys(heads_TGD: Tensor, segments: Segments) -> Tensor:
-    """The rows [K, G, D] of the segments' keys; where nothing is shared, those of T themselves."""
+    """The rows [K, G, D] of the segments' keys; without sharing, the T rows themselves."""
     return gathered(heads_TGD, segments.keys_K) if segments.shared else heads_TGD
 
 
@@ -142,7 +142,7 @@ def _attend_varlen(
         window_size=(-1 if rule.window is None else rule.window - 1, 0),
         **options,
     )
-    assert isinstance(output_THD, Tensor)  # and not a tuple, which is for return_aux
+    assert isinstance(output_THD, Tensor)  # a tuple only with return_aux
     return output_THD[None]
 
 

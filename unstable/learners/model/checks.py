@@ -12,12 +12,12 @@ from unstable.models.quantize import is_quantized
 from unstable.types import TokenSample
 
 _LENGTHS = (7, 4)
-"""Of the rows that are compared: one is padded."""
+"""Lengths of the compared rows, one of which is padded."""
 _SHORTER = 2
-"""Tokens that are left out at a row's end: what stands before them must not change."""
+"""Tokens dropped at a row's end, which must not change the states before them."""
 _WITHIN = {torch.float32: 1e-3}
 _WITHIN_ELSE = 0.1
-"""Relative to the size of what is compared: rounding alone."""
+"""Relative tolerances for rounding: of fp32, and of lower precisions."""
 
 
 @torch.no_grad()
@@ -38,7 +38,7 @@ def check_padded(model: PreTrainedModel) -> None:
         _check_logits(model, rows[0])
     except (AttributeError, TypeError, ValueError, RuntimeError, IndexError, KeyError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
-        raise _refused(model, f"it cannot be called with token ids alone ({reason})") from error
+        raise _refused(model, f"its forward fails with token ids alone ({reason})") from error
 
 
 def _check_states(model: PreTrainedModel, rows: list[list[int]]) -> None:
@@ -53,9 +53,9 @@ def _check_states(model: PreTrainedModel, rows: list[list[int]]) -> None:
             alone = torch.tensor([ids[: len(ids) - left_out]], device=model.device)
             expected_D = decoder(input_ids=alone, use_cache=False).last_hidden_state[0, -1]
             gaps.append(_gap(states_LD[alone.shape[1] - 1], expected_D))
-        # Of several, since a token that two experts are as good for may go to either.
+        # One row suffices, since a router may send a token to either of two equal experts.
         if not min(gaps) < _WITHIN.get(states_SLD.dtype, _WITHIN_ELSE):
-            raise _refused(model, "its tokens depend on what comes after them, or on padding")
+            raise _refused(model, "hidden states depend on later tokens or on padding")
 
 
 def _check_logits(model: PreTrainedModel, ids: list[int]) -> None:
@@ -65,7 +65,7 @@ def _check_logits(model: PreTrainedModel, ids: list[int]) -> None:
     logits_TV = model(input_ids=alone, use_cache=False).logits[0]
     gap = _gap(logprobs_TV, logits_TV.float().log_softmax(-1))
     if not gap < _WITHIN.get(states_TD.dtype, _WITHIN_ELSE):
-        raise _refused(model, "its logits are more than a linear layer of its last hidden states")
+        raise _refused(model, "logits are not linear in the last hidden states")
 
 
 def _gap(found: Tensor, expected: Tensor) -> float:
@@ -77,6 +77,6 @@ def _gap(found: Tensor, expected: Tensor) -> float:
 
 def _refused(model: PreTrainedModel, reason: str) -> ConfigError:
     return ConfigError(
-        f"model.name = {model.config.name_or_path!r}: cannot be trained: {reason}; use another "
-        "model"
+        f"model.name = {model.config.name_or_path!r}: unsupported for training, {reason}; use "
+        "another model"
     )

@@ -9,13 +9,13 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 _SCALES = ("logit_scale", "lm_head_multiplier", "output_multiplier")
-"""What models' configs call a factor of the logits: Cohere, Falcon-H1, Muse Glimmer."""
+"""Names of a factor of the logits in model configs: Cohere, Falcon-H1, Muse Glimmer."""
 _DIVISORS = ("logits_scaling", "logits_mup_width_multiplier")
-"""What they call a divisor: Granite and MiniCPM3, Inkling."""
+"""Names of a divisor: Granite and MiniCPM3, Inkling."""
 _CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
-"""What they call a soft cap: Gemma and NanoChat, RecurrentGemma, xLSTM."""
+"""Names of a soft cap: Gemma and NanoChat, RecurrentGemma, xLSTM."""
 _MULTIPLIES = ("hyperclovax",)
-"""Types whose `logits_scaling` is a factor."""
+"""Model types whose `logits_scaling` is a factor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Head:
             if (value := getattr(config, name, None)) is not None:
                 scale *= 1 / value if name in divisors else value
         caps = [cap for name in _CAPS if (cap := getattr(config, name, None))]
-        size = getattr(config, "unpadded_vocab_size", None)  # of Inkling
+        size = getattr(config, "unpadded_vocab_size", None)  # Inkling's
         weight_VD, bias_V = (
             tensor if tensor is None or size is None else tensor[:size]
             for tensor in (output.weight, output.bias)
@@ -56,14 +56,14 @@ class Head:
         )
 
     def logprobs(self, states_ND: Tensor, temperatures_N: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Log-softmax [N, V] of logits over temperatures, and what a cap multiplies slopes by.
+        """Log-softmax [N, V] of logits over temperatures, and the derivatives of a soft cap.
 
         In fp32, or in float64 where the states are.
         """
         weight_VD, bias_V = self.weight_VD, self.bias_V
         states_ND = states_ND.to(weight_VD.dtype)
         if self.softcap is None:
-            # Divided by fp32 temperatures, logits of a lower precision become fp32.
+            # Division by fp32 temperatures promotes logits to fp32.
             logits_NV = F.linear(states_ND, weight_VD, bias_V) / self.divisors(temperatures_N)
             return logits_NV.log_softmax(-1), None
         precision = torch.promote_types(weight_VD.dtype, temperatures_N.dtype)

@@ -25,7 +25,7 @@ def load_policy(
     sharded = learner.parallel == "fsdp" and ranks.count > 1
     packed = support_of(load_config(model)).path == "packed"
     attention = ATTENTION if packed else None
-    if model.adapter == "none":  # whose masters are fp32, on their device from the start
+    if model.adapter == "none":  # fp32 masters, loaded on their device
         base = load_model(model.model_copy(update={"dtype": "float32"}), attention=attention)
         if not sharded:
             torch.nn.Module.to(base, device)

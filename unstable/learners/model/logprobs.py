@@ -1,4 +1,4 @@
-"""Log-probabilities of chosen tokens over a large vocabulary, without ever holding all logits."""
+"""Log-probabilities of chosen tokens over a large vocabulary, without storing all logits."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,7 +11,7 @@ from unstable.config import Divergence
 from unstable.learners.model.head import Head
 
 CHUNK_ROWS = 256
-"""Rows whose logits are held at a time: 50 MB in fp32 at 49k words."""
+"""Rows of logits per chunk: 50 MB in fp32 for a vocabulary of 49k tokens."""
 
 
 class DivergenceTarget(NamedTuple):
@@ -25,7 +25,7 @@ class DivergenceTarget(NamedTuple):
     hidden_ND: Tensor  # its last hidden states
     divergence: Divergence = "reverse"
     beta: float = 0.5
-    head: Head | None = None  # None: the policy's, which is then not trained
+    head: Head | None = None  # None: the policy's head, which is then frozen
 
     def rows(self, rows: slice | Tensor) -> "DivergenceTarget":
         """Return the target of some rows."""
@@ -36,8 +36,8 @@ class Selected(NamedTuple):
     """Figures of N rows, in nats; fp32, or float64 where the inputs are."""
 
     logprobs_N: Tensor  # of the targets
-    entropies_N: Tensor  # of the distributions that these are from
-    divergences: dict[str, Tensor]  # [N], of these distributions from each aim's
+    entropies_N: Tensor  # of the next-token distributions
+    divergences: dict[str, Tensor]  # [N], from each target's distributions
 
 
 def selected_logprobs(
@@ -50,7 +50,7 @@ def selected_logprobs(
     entropy: bool = False,
     aims: Mapping[str, DivergenceTarget] | None = None,
 ) -> Selected:
-    """Logprobs of the targets, entropies, and divergences from where the aims' states lead.
+    """Compute logprobs of the targets, entropies, and divergences from the aims.
 
     The head's logits are divided by the temperature; the softmax is taken in fp32, or in float64
     where the inputs are. `hidden_ND` gets a gradient, and so do the head's weight and bias where
@@ -59,7 +59,7 @@ def selected_logprobs(
     """
     aims = aims or {}
     assert not head.trained or all(aim.head is not None for aim in aims.values())
-    held = 1 + len(aims) + (head.softcap is not None)  # logits of each row, and what a cap keeps
+    held = 1 + len(aims) + (head.softcap is not None)  # tensors of logits per row
     chunk_rows = max(1, chunk_rows // held)
     function = _OfTrainedHead if head.trained and torch.is_grad_enabled() else _OfHead
     logprobs_N, entropies_N, *divergences = function.apply(
@@ -78,7 +78,7 @@ class _Rest(NamedTuple):
     targets_N: Tensor
     temperatures_N: Tensor
     chunk_rows: int
-    entropy: bool  # whether entropies have a gradient
+    entropy: bool  # True: entropies have a gradient
     aims: tuple[DivergenceTarget, ...]
 
     def chunks(self, hidden_ND: Tensor) -> Iterator[tuple[slice, "_Chunk"]]:
@@ -141,7 +141,7 @@ class _OfTrainedHead(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients_N: Tensor) -> tuple[Tensor | None, ...]:
         hidden_ND, weight_VD, bias_V = ctx.saved_tensors
-        precision = torch.promote_types(weight_VD.dtype, torch.float32)  # of sums, at least fp32
+        precision = torch.promote_types(weight_VD.dtype, torch.float32)  # for sums, at least fp32
         grad_VD = torch.zeros_like(weight_VD, dtype=precision)
         grad_V = None if bias_V is None else torch.zeros_like(bias_V, dtype=precision)
         states_ND = []
@@ -157,7 +157,7 @@ class _OfTrainedHead(torch.autograd.Function):
 
 
 _Take = Callable[[int, Tensor, int], None]
-"""Takes a figure's index, its slopes [N, V] by the logits over temperatures, and their sign."""
+"""Receives a figure's index, its derivatives [N, V] by the scaled logits, and their sign."""
 
 
 class _Chunk:
@@ -174,13 +174,13 @@ class _Chunk:
         self.hidden_ND = hidden_ND
         self._head, self._targets_N, self._temperatures_N = head, targets_N, temperatures_N
         self._aims = aims
-        self._bends_NV: Tensor | None = None  # what a soft cap multiplies slopes by
+        self._bends_NV: Tensor | None = None  # derivatives of the soft cap
 
     def score(self, take: _Take | None = None, *, entropy: bool = False) -> tuple[Tensor, ...]:
-        """Logprobs, entropies and divergences; `take` is given the slopes of each.
+        """Logprobs, entropies and divergences; `take` receives the slopes of each.
 
-        Of entropies with `entropy` alone. d logprob / d logit_j = [j = target] - p_j; d entropy =
-        -p_j (log p_j + entropy). What is given is written over afterwards.
+        Slopes of entropies only with `entropy`. d logprob / d logit_j = [j = target] - p_j;
+        d entropy = -p_j (log p_j + entropy). They are overwritten afterwards.
         """
         logprobs_NV, self._bends_NV = self._head.logprobs(self.hidden_ND, self._temperatures_N)
         p_NV = logprobs_NV.exp()
@@ -197,7 +197,7 @@ class _Chunk:
         if take is not None and entropy:
             take(1, logprobs_NV.add_(entropies_N[:, None]).mul_(p_NV), -1)
         if take is not None:
-            # As one product, so that what a likely target leaves over is not lost to rounding.
+            # In one product: 1 - p of a likely target would be lost to rounding.
             p_NV[torch.arange(len(targets_N), device=targets_N.device), targets_N] -= 1
             take(0, p_NV, -1)
         return logprobs_N, entropies_N, *divergences
@@ -226,7 +226,7 @@ class _Chunk:
         return self._bent(totals[0]) / self._head.divisors(self._temperatures_N)
 
     def _bent(self, slopes_NV: Tensor) -> Tensor:
-        """Slopes by what goes into the soft cap, of those by what comes out of it."""
+        """Convert slopes by the soft cap's output to slopes by its input."""
         return slopes_NV if self._bends_NV is None else slopes_NV * self._bends_NV
 
 
@@ -236,7 +236,7 @@ def _divergence(
     """Divergences [N] of p from an aim's q, whose logarithms are `other_NV`, and their slopes.
 
     Slopes [N, V] are by the logits: p (log p/q - KL) of the reverse KL, p - q of the forward one,
-    and (1 - beta) p (log p/m - KL(p || m)) of the third. `other_NV` is written over.
+    and (1 - beta) p (log p/m - KL(p || m)) of the third. `other_NV` is overwritten.
     """
     if aim.divergence == "forward":
         q_NV = other_NV.exp()
@@ -246,7 +246,7 @@ def _divergence(
         kl_N = torch.linalg.vecdot(p_NV, ratios_NV)
         return kl_N, ratios_NV.sub_(kl_N[:, None]).mul_(p_NV)
     beta, q_NV = aim.beta, other_NV.exp()
-    # Of logarithms, which are finite where both probabilities are too small to be written.
+    # In log space, since both probabilities may underflow.
     mixed_NV = torch.logaddexp(other_NV + math.log(beta), logprobs_NV + math.log1p(-beta))
     of_other_N = torch.linalg.vecdot(q_NV, other_NV.sub_(mixed_NV))
     ratios_NV = mixed_NV.neg_().add_(logprobs_NV)

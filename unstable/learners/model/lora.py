@@ -22,7 +22,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from unstable.models.quantize import dense_weight, is_quantized
 
 _rounded: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
-"""By master: its place in the order of changes, and its copy in the precision of products."""
+"""By master parameter: its version counter, and its copy in the compute precision."""
 
 
 def fuse_lora(model: PeftModel) -> None:
@@ -77,7 +77,7 @@ def lora_linear(
 
 def rounded(master: Tensor, dtype: torch.dtype) -> Tensor:
     """Return the master's values in `dtype`, without a gradient; cached until they change."""
-    if master.dtype is dtype or torch.compiler.is_compiling():  # compiled, it is no kernel
+    if master.dtype is dtype or torch.compiler.is_compiling():  # free if compiled
         return master.detach().to(dtype)
     change, copy = _rounded.get(master, (None, master))
     if change != master._version or copy.dtype is not dtype or copy.device != master.device:
@@ -109,7 +109,7 @@ class _LoraLinear(Function):
     def backward(ctx: Any, grad_TF: Tensor) -> tuple[Tensor | None, ...]:
         inputs_TD, lora_TR, kept_FD, a_RD, b_FR = ctx.saved_tensors
         grad_TR = (grad_TF @ b_FR).mul_(ctx.scale)
-        # Autograd casts these two to the masters' precision before it adds them up.
+        # Autograd casts these two to the masters' precision before summing them.
         grad_a_RD = grad_TR.T @ inputs_TD
         grad_b_FR = (grad_TF.T @ lora_TR).mul_(ctx.scale)
         grad_TD = None

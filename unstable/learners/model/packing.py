@@ -1,4 +1,4 @@
-"""Packing: samples to one run of tokens without padding, in which a shared prefix stands once.
+"""Packing: samples to one run of tokens without padding, that stores a shared prefix once.
 
 The samples' inputs form a tree. A segment is a run of tokens that a set of samples has in common; a
 token attends to the segments that its samples begin with and, causally, to its own. The prompts of
@@ -23,24 +23,24 @@ from unstable.types import TokenSample
 Ints = NDArray[np.int64]
 
 MIN_SHARED = 4
-"""Fewest common tokens that are worth a segment of their own."""
+"""Minimum number of common tokens for a separate segment."""
 
 KEYS_PER_TOKEN = 64
-"""Keys before a segment whose copying costs as much time as a token that is put through."""
+"""Copied keys that cost as much time as the forward pass of one token."""
 
 COPIES_PER_TOKEN = 16
-"""Copied keys and values that take at most the memory of a token's activations."""
+"""Copied keys and values that take at most the memory of one token's activations."""
 
 _ROWS = 16384
-"""Rows of a gradient that are in fp32 at a time."""
+"""Rows of a gradient per chunk in fp32."""
 
 
 class Shape(NamedTuple):
-    """Segments of equal lengths, which stand together in a pack and are attended to at once."""
+    """Segments of equal lengths, which are adjacent in a pack and use one attention call."""
 
     num_segments: int
-    num_queries: int  # of each
-    num_keys: int  # of each
+    num_queries: int  # per segment
+    num_keys: int  # per segment
 
     @property
     def alone(self) -> bool:
@@ -52,7 +52,7 @@ class Shape(NamedTuple):
 
         A window limits the number of keys, the query's own included.
         """
-        last = self.num_keys - self.num_queries  # key of the first query
+        last = self.num_keys - self.num_queries  # index of the first query's own key
         ones = torch.ones(self.num_queries, self.num_keys, dtype=torch.bool, device=device)
         seen = ones.tril(last)
         return seen if window is None else seen.triu(last - window + 1)
@@ -110,10 +110,10 @@ class Pack:
     ids_T: Tensor
     positions_T: Tensor  # index in the sample
     segments: Segments
-    predictors_N: Tensor  # index in T of the token whose output predicts the sampled one
-    targets_N: Tensor  # ids that are scored
-    temperatures_N: Tensor  # that their logits are divided by
-    samples_N: Tensor  # index of the sample that each belongs to
+    predictors_N: Tensor  # index in T of the position that predicts each target
+    targets_N: Tensor  # ids of the scored tokens
+    temperatures_N: Tensor  # divisors of their logits
+    samples_N: Tensor  # index of each target's sample
     states_S: Tensor  # index in T of each sample's last prompt token
 
     def arguments(self) -> dict[str, Any]:
@@ -121,7 +121,7 @@ class Pack:
         return {
             "input_ids": self.ids_T[None],
             "position_ids": self.positions_T[None],
-            # Without it transformers looks for sequences in the positions, which a GPU waits for.
+            # Without it transformers derives sequences from the positions, with a GPU sync.
             "attention_mask": torch.ones_like(self.ids_T, dtype=torch.bool)[None],
             "segments": self.segments,
         }
@@ -148,13 +148,13 @@ def sent(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 def pack_samples(samples: Sequence[TokenSample], *, min_shared: int = MIN_SHARED) -> Pack:
-    """The samples as one pack, on the CPU; a prefix stands once.
+    """Pack the samples on the CPU; a shared prefix is stored once.
 
-    The samples then share `min_shared` tokens more than with others, or some more, far from the
-    beginning. Samples with equal inputs always share them.
+    A segment has at least `min_shared` tokens in common, and more if it is far from the beginning.
+    Samples with equal inputs always share them.
     """
     assert all(sample.prompt_ids for sample in samples)
-    # The last token predicts nothing that is scored, so it is no input.
+    # The last token predicts no scored token, so it is not an input.
     tree = _PrefixTree(
         [sample.prompt_ids + sample.token_ids[:-1] for sample in samples], min_shared
     )
@@ -174,11 +174,11 @@ def pack_samples(samples: Sequence[TokenSample], *, min_shared: int = MIN_SHARED
 class Scored(NamedTuple):
     """The N scored tokens of samples whose inputs are concatenated."""
 
-    predictors_N: Ints  # where the input before each stands
+    predictors_N: Ints  # offset of the input before each token
     targets_N: Ints
     temperatures_N: NDArray[np.float32]
     samples_N: Ints
-    ends_S: Ints  # where each sample's last prompt token stands
+    ends_S: Ints  # offset of each sample's last prompt token
 
     @classmethod
     def of(cls, samples: Sequence[TokenSample], starts_S: Ints) -> "Scored":
@@ -210,7 +210,7 @@ def _scored_runs(sample: TokenSample) -> list[tuple[int, int]]:
 
 
 class _PrefixTree:
-    """Sequences merged where they begin alike, laid out segment after segment."""
+    """Sequences with merged prefixes, laid out segment after segment."""
 
     def __init__(self, inputs: list[list[int]], min_shared: int) -> None:
         order = sorted(range(len(inputs)), key=inputs.__getitem__)
@@ -218,7 +218,7 @@ class _PrefixTree:
         starts = np.cumsum(lengths) - lengths
         ids = np.fromiter(chain.from_iterable(inputs[index] for index in order), np.int64)
         common = _common_lengths(ids, starts, lengths)
-        # Sequences that are equal stand once: as the first of them, the leader.
+        # Equal sequences are stored once, as the first of them, the leader.
         leads = np.append(True, (common != lengths[1:]) | (lengths[:-1] != lengths[1:]))
         leaders = np.flatnonzero(leads)
         shared = common[leaders[1:] - 1]
@@ -226,11 +226,11 @@ class _PrefixTree:
         first, begins, ends, parents, levels = np.array(branches.rows).T
         laid = np.lexsort((ends, ends - begins, begins > 0))
         self._begins, self._ends = begins[laid], ends[laid]
-        place_of = np.argsort(laid)  # inverse: where each segment was laid
+        place_of = np.argsort(laid)  # inverse permutation: place of each segment
         self.ids_T = ids[spans(starts[leaders][first[laid]] + self._begins, self.queries)]
         self.positions_T = spans(self._begins, self.queries)
         self.keys_K = self._keys(place_of[parents[laid]], levels[laid])
-        # Where in the keys each sequence begins, by the last of its segments.
+        # Offset of each sequence in the keys, from its last segment.
         begin_of = (np.cumsum(self._ends) - self._ends)[place_of[branches.last]]
         self.starts_S = np.empty(len(inputs), np.int64)
         self.starts_S[order] = begin_of[np.cumsum(leads) - 1]
@@ -283,7 +283,7 @@ class _Branches:
             fewest = depth + min_shared + depth // KEYS_PER_TOKEN
             cuts = [index for index in range(low + 1, high) if common[index - 1] < fewest]
             for first, stop in pairwise([low, *cuts, high]):
-                # Sorted: all between two sequences share what these have in common.
+                # In sorted order, all sequences between two share the prefix of these two.
                 end = min(common[first : stop - 1], default=lengths[first])
                 row = len(self.rows)
                 ends_here = end == lengths[first]
@@ -322,9 +322,9 @@ def shared_lengths(prompts: Sequence[list[int]]) -> Ints:
 
 
 def held_tokens(lengths: Ints, shared: Ints) -> Ints:
-    """Tokens that samples add to a pack, given how many they share with one that is in it.
+    """Tokens that samples add to a pack, given how many they share with a sample in it.
 
-    At most, and with what copies of the shared ones' keys take.
+    An upper bound, including the memory of copied keys.
     """
     merged = np.maximum(0, shared + 1 - MIN_SHARED - shared // KEYS_PER_TOKEN)
     return lengths - merged + -(-shared // COPIES_PER_TOKEN)
@@ -337,7 +337,7 @@ def gathered(rows: Tensor, indices_N: Tensor) -> Tensor:
     has many.
     """
     if rows.dtype is torch.float32:
-        # Not `[...]`, whose gradient sums rows in an order that differs by run.
+        # Not `[...]`, whose gradient sums rows in a nondeterministic order.
         return rows.index_select(0, indices_N)
     found: Tensor = _Gathered.apply(rows, indices_N)
     return found

@@ -1,7 +1,7 @@
 """Padding: samples as rows of equal length, for models whose attention is not our own.
 
-The model's own forward, with its own masks, sees each row as if it were alone: what is padded
-stands behind a row's tokens, which attend to nothing after them.
+The model's own forward, with its own masks, scores each row independently: padding
+follows a row's tokens, which attend to nothing after them.
 """
 
 from collections.abc import Sequence
@@ -24,11 +24,11 @@ class Padded:
     """
 
     ids_SL: Tensor
-    mask_SL: Tensor  # 1 for a token, 0 for what is padded
-    predictors_N: Tensor  # index of the token whose output predicts the sampled one
-    targets_N: Tensor  # ids that are scored
-    temperatures_N: Tensor  # that their logits are divided by
-    samples_N: Tensor  # index of the sample that each belongs to
+    mask_SL: Tensor  # 1 for a token, 0 for padding
+    predictors_N: Tensor  # index of the position that predicts each target
+    targets_N: Tensor  # ids of the scored tokens
+    temperatures_N: Tensor  # divisors of their logits
+    samples_N: Tensor  # index of each target's sample
     states_S: Tensor  # index of each sample's last prompt token
 
     def arguments(self) -> dict[str, Any]:
@@ -51,10 +51,10 @@ class Padded:
 def pad_samples(samples: Sequence[TokenSample]) -> Padded:
     """The samples as rows of the longest one's length, on the CPU."""
     assert all(sample.prompt_ids for sample in samples)
-    # The last token predicts nothing that is scored, so it is no input.
+    # The last token predicts no scored token, so it is not an input.
     inputs = [sample.prompt_ids + sample.token_ids[:-1] for sample in samples]
     length = max(map(len, inputs))
-    ids_SL = np.zeros((len(inputs), length), np.int64)  # any id: nothing reads what is padded
+    ids_SL = np.zeros((len(inputs), length), np.int64)  # any id: padding is never read
     mask_SL = np.zeros_like(ids_SL)
     for row, ids in enumerate(inputs):
         ids_SL[row, : len(ids)] = ids

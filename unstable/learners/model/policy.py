@@ -1,4 +1,4 @@
-"""The trained model as one module, so that what wraps modules (FSDP2) has one to wrap."""
+"""The trained model as one module, so that FSDP2 can wrap it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -26,18 +26,18 @@ from unstable.models.base import decoder_of
 from unstable.types import TokenSample
 
 Inputs = Pack | Padded
-"""Samples as a policy is called with them."""
+"""Samples in a form that `Policy.forward` takes."""
 
 
 class Scores(NamedTuple):
     """The model's scores of S samples with N scored tokens."""
 
     logprobs_N: Tensor  # fp32, with a gradient
-    entropies_N: Tensor  # fp32, with one where it was asked for
-    states_SD: Tensor  # last hidden state where each sample's prompt ends, with a gradient
-    hidden_ND: Tensor  # last hidden state that each token is predicted from
-    divergences: dict[str, Tensor]  # [N], from each aim that was given, fp32, with a gradient
-    samples_N: Tensor  # index of the sample that each token belongs to
+    entropies_N: Tensor  # fp32, with a gradient if requested
+    states_SD: Tensor  # last hidden state at the end of each prompt, with a gradient
+    hidden_ND: Tensor  # last hidden state that predicts each token
+    divergences: dict[str, Tensor]  # [N], from each target, fp32, with a gradient
+    samples_N: Tensor  # index of each token's sample
 
     @property
     def ends_SD(self) -> Tensor:
@@ -49,9 +49,9 @@ class Scores(NamedTuple):
 class Policy(nn.Module):
     """A causal language model, part `trained`, that scores samples.
 
-    One that is loaded with `attention.ATTENTION` takes packs; any other computes by its own
-    forward, and takes padded rows. What is trained is its LoRA, or all of it, computed with in
-    `dtype`, where it has none. Inner modules are never called from outside. Raises `ConfigError`
+    A model that is loaded with `attention.ATTENTION` takes packs; any other takes padded rows and
+    uses its own forward. Its LoRA is trained or, without one, all weights, which compute in
+    `dtype`. Inner modules are never called from outside. Raises `ConfigError`
     for a model that would be scored wrongly.
     """
 
@@ -120,9 +120,9 @@ class Policy(nn.Module):
         ]
         if not layers:
             raise ConfigError(
-                f"model.name = {model.config.name_or_path!r}: transformers does not mark its "
-                "layers; set learner.gradient_checkpointing to off, learner.compile to false and "
-                "learner.parallel to ddp"
+                f"model.name = {model.config.name_or_path!r}: it has no "
+                "GradientCheckpointingLayer; set learner.gradient_checkpointing to off, "
+                "learner.compile to false and learner.parallel to ddp"
             )
         return layers
 
@@ -131,8 +131,8 @@ class Policy(nn.Module):
         options = {"use_reentrant": False, "preserve_rng_state": False}
         self._causal_model.gradient_checkpointing_enable(options)
         for layer in self.layers:
-            layer.training = True  # or transformers would not; what may have dropout stays as is
-            if self.padded:  # the layers themselves may have dropout too
+            layer.training = True  # required by transformers; submodules with dropout do not train
+            if self.padded:  # its layers may apply dropout themselves
                 vars(layer)["forward"] = partial(_evaluated, layer, layer.forward)
 
     def compile_layers(self) -> None:
@@ -150,7 +150,7 @@ class Policy(nn.Module):
         """Score the samples' tokens, wherever the inputs lie.
 
         With `entropy` entropies have a gradient. `aims` hold the `hidden_ND` of other policies,
-        from which the divergences are.
+        the targets of divergences.
         """
         self.trained.refresh()
         inputs = inputs.to(self.device)
@@ -188,6 +188,6 @@ def _check_head(model: PreTrainedModel) -> None:
     head = model.get_output_embeddings()
     if not isinstance(head, nn.Linear) or isinstance(head, LoraLayer):
         raise ConfigError(
-            f"model.name = {model.config.name_or_path!r}: its output layer is not linear, or has a "
-            "LoRA; use another model, or leave lm_head out of model.adapter.targets"
+            f"model.name = {model.config.name_or_path!r}: the output layer is not linear, or has "
+            "LoRA; use another model, or remove lm_head from model.adapter.targets"
         )

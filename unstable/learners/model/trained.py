@@ -21,7 +21,7 @@ from unstable.types import Adapter
 class Trained(ABC):
     """The trained parameters of a model, in fp32, in the order of its modules.
 
-    Where ranks share a model out each parameter is this rank's part of it.
+    If ranks shard the model, each parameter is this rank's shard of it.
     """
 
     @property
@@ -31,7 +31,7 @@ class Trained(ABC):
 
     @abstractmethod
     def put(self, parameters: Sequence[nn.Parameter]) -> None:
-        """Have the model compute with these, of the same shapes."""
+        """Make the model compute with these parameters, of equal shapes."""
 
     @abstractmethod
     def refresh(self) -> None:
@@ -43,9 +43,9 @@ class Trained(ABC):
 
     @abstractmethod
     def export(self, name: str) -> Adapter:
-        """The values as they stand, under a name of their own.
+        """Return the current values under a name, in fp32.
 
-        In fp32. Raises `FloatingPointError` rather than give what is not finite.
+        Raises `FloatingPointError` if they are not finite.
         """
 
     @abstractmethod
@@ -74,10 +74,10 @@ class TrainedLora(Trained):
             setattr(module, name, parameter)
 
     def refresh(self) -> None:
-        """Nothing: `lora.rounded` asks for itself."""
+        """Do nothing: `lora.rounded` checks for changes itself."""
 
     def export(self, name: str) -> Adapter:
-        # With this option PEFT does not ask a hub whether the vocabulary was changed.
+        # False keeps PEFT from asking the hub whether the vocabulary was changed.
         state = get_peft_model_state_dict(self._model, save_embedding_layers=False)
         tensors = {key: value.detach().float().cpu().contiguous() for key, value in state.items()}
         config = self._model.peft_config["default"].to_dict()
@@ -91,28 +91,28 @@ class TrainedLora(Trained):
 
 
 def exported(name: str, tensors: dict[str, Tensor], config: dict[str, Any]) -> Adapter:
-    """Tensors on the processor under a name; raises `FloatingPointError` for what is not finite."""
+    """Return CPU tensors as an adapter; raises `FloatingPointError` if one is not finite."""
     if wrong := _not_finite(tensors):
-        raise FloatingPointError(f"adapter {name!r} is not given out: {wrong} is not finite")
-    metadata = None if config else {"format": "pt"}  # which transformers asks for
+        raise FloatingPointError(f"adapter {name!r} not exported: {wrong} is not finite")
+    metadata = None if config else {"format": "pt"}  # required by transformers
     return Adapter(name=name, weights=save(tensors, metadata=metadata), config=config)
 
 
 def fitting_tensors(weights: Adapter, expected: Mapping[str, Sequence[int]]) -> dict[str, Tensor]:
-    """The tensors of these shapes; raises `ConfigError` where they are others, or not finite."""
+    """Load tensors of these shapes; raises `ConfigError` if shapes differ or one is not finite."""
     tensors = load(weights.weights)
     given = {key: value.shape for key, value in tensors.items()}
     if given != expected:
         keys = sorted(expected.keys() | given.keys())
         wrong = next(key for key in keys if expected.get(key) != given.get(key))
         raise ConfigError(
-            f"adapter {weights.name!r} does not fit the model: {wrong} is "
+            f"adapter {weights.name!r} does not match the model: {wrong} is "
             f"{_shape(given.get(wrong))}, expected {_shape(expected.get(wrong))}; "
-            "match model.name, model.adapter.rank and .targets, or set model.init to fresh"
+            "match model.name and model.adapter, or set model.init to fresh"
         )
     if spoilt := _not_finite(tensors):
         raise ConfigError(
-            f"adapter {weights.name!r}: {spoilt} is not finite; give an adapter that is whole, "
+            f"adapter {weights.name!r}: {spoilt} is not finite; use an intact adapter, "
             "or set model.init to fresh"
         )
     return tensors
@@ -121,7 +121,7 @@ def fitting_tensors(weights: Adapter, expected: Mapping[str, Sequence[int]]) -> 
 class TrainedCopy:
     """Parameters of the same shapes, at first with the policy's values, that can replace them.
 
-    As a reference this is where a run began: with a warm start not the bare base model.
+    As a reference it is the start of a run, which after a warm start is not the base model.
     """
 
     def __init__(self, trained: Trained) -> None:
@@ -133,9 +133,9 @@ class TrainedCopy:
     def in_place(self) -> Iterator[None]:
         """Give the model these parameters within the context, and the policy's again afterwards.
 
-        Neither the optimizer nor a backward of the policy that is still to come notices, unless
-        ranks share the model out. A backward of what was computed in here belongs in here as well,
-        since it may run layers again.
+        The optimizer and a pending backward of the policy are not affected, unless ranks shard the
+        model. A backward of what was computed within the context must also run within it, since
+        it may run layers again.
         """
         self._trained.put(self.parameters)
         try:
@@ -162,13 +162,13 @@ class TrainedCopy:
     def state_dict(self) -> list[Tensor]:
         """The values, which cannot be derived from the policy once that has been trained.
 
-        Where ranks share the model out all of them ask, and the first is given them.
+        If ranks shard the model, all must call it, and rank 0 gets the values.
         """
         return [gathered_whole(own, own.detach()) for own in self.parameters]
 
     @torch.no_grad()
     def load_state_dict(self, state: list[Tensor]) -> None:
-        """Restore what `state_dict` gave."""
+        """Restore a state that `state_dict` returned."""
         for parameter, saved in zip(self.parameters, state, strict=True):
             parameter.copy_(own_part(parameter, saved))
 
@@ -183,7 +183,7 @@ def _copy(parameter: nn.Parameter) -> nn.Parameter:
 
 
 def _not_finite(tensors: Mapping[str, Tensor]) -> str | None:
-    """Name of a tensor that holds what is not finite, if one does."""
+    """Return the name of a tensor with values that are not finite, if any."""
     return next((name for name, value in tensors.items() if not value.isfinite().all()), None)
 
 

@@ -1,4 +1,4 @@
-"""All weights of a model as what is trained."""
+"""All weights of a model as trained parameters."""
 
 from collections.abc import Callable, Sequence
 
@@ -29,11 +29,9 @@ class TrainedWhole(Trained):
         self._masters = [
             nn.Parameter(parameter.detach().float()) for parameter in self._computed_with
         ]
-        self._own: list[
-            ParameterShard
-        ] = []  # where ranks share the model out, in the memory of FSDP
+        self._own: list[ParameterShard] = []  # this rank's shards, in FSDP's memory
         self._spread: Sequence[FSDPModule] = ()
-        self._rounded_from: list[int] = []  # versions of the masters that copies are of
+        self._rounded_from: list[int] = []  # versions of the copied masters
         self.put(self._masters)
 
     @property
@@ -77,9 +75,9 @@ class TrainedWhole(Trained):
         return values
 
     def share_out(self, modules: Sequence[FSDPModule], dtype: torch.dtype) -> None:
-        """From now on masters are the parts that `fully_shard` has left to this rank.
+        """Make the shards of `fully_shard` on this rank the masters.
 
-        `modules` are what it was called with, `dtype` is what it rounds their weights to.
+        `modules` are its arguments, `dtype` is the precision that it rounds weights to.
         """
         self._dtype = dtype
         self._spread = modules
@@ -94,9 +92,9 @@ class TrainedWhole(Trained):
 
     @torch.no_grad()
     def _exchange(self, parameters: Sequence[nn.Parameter]) -> None:
-        """Values that FSDP computes with go into these parameters, and theirs come there."""
+        """Swap the values that FSDP computes with and the values of these parameters."""
         for module in self._spread:
-            module.reshard()  # what is whole just now is of other values
+            module.reshard()  # gathered weights are outdated
         for own, other in zip(self._own, parameters, strict=True):
             if own is not other:
                 values = own.clone()
@@ -137,9 +135,9 @@ def _rounded(master: nn.Parameter, dtype: torch.dtype) -> nn.Parameter:
 
 @torch.no_grad()
 def _hand_over(computed: Tensor, master: nn.Parameter) -> None:
-    """Add a gradient that has just come in to the master's."""
+    """Move a new gradient to the master, added to its gradient so far."""
     gradient, computed.grad = computed.grad, None
-    if gradient is None:  # of a backward that has none for it
+    if gradient is None:  # unused in this backward
         return
     if isinstance(gradient, DTensor):
         gradient = gradient.to_local()
