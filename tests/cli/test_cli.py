@@ -103,7 +103,7 @@ def test_first_version_has_no_past_opponents(trained: Path) -> None:
         run(["exploit", str(trained / "run"), "--past", "--learn"])
 
 
-@pytest.mark.tables("loop by turns", 0)
+@pytest.mark.tables("loop rotating", 0)
 @pytest.mark.slow
 def test_interrupted_offline_run_resumes(trained: Path) -> None:
     """With Ray, as a person does it."""

@@ -1,4 +1,4 @@
-"""Expected duration of a run, as it is printed before the run starts."""
+"""Expected duration of a run, printed before the run starts."""
 
 import json
 from dataclasses import replace

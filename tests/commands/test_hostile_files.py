@@ -336,7 +336,7 @@ loop: {{steps: 9, mode: sync, max_failures: 8}}
 """
 
 
-@pytest.mark.tables("commands by turns", 1)
+@pytest.mark.tables("commands rotating", 1)
 @pytest.mark.slow
 def test_failing_run_writes_and_shows_no_key(
     server: Server, canary: str, tiny_folder: Path, tmp_path: Path

@@ -346,7 +346,7 @@ def test_legal_moves_are_a_source_of_examples(tiny_folder: Path, tmp_path: Path)
     assert all(moves <= whole[prompt] for prompt, moves in one.items()) and one != whole
 
 
-@pytest.mark.tables("loop by turns", 2)
+@pytest.mark.tables("loop rotating", 2)
 @pytest.mark.slow
 def test_interrupted_run_resumes(tiny_folder: Path, project: Path) -> None:
     """With Ray, as a person does it."""

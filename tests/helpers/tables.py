@@ -53,7 +53,7 @@ SOURCES = {
     ),
 }
 """The files and folders whose change makes each table or wing run whole."""
-SOURCES |= {f"{name} by turns": tuple(each["sources"]) for name, each in TURNS.items()}
+SOURCES |= {f"{name} rotating": tuple(each["sources"]) for name, each in TURNS.items()}
 
 
 def table(name: str, rows: Iterable[Any], core: Collection[Any]) -> list[Any]:
@@ -101,7 +101,7 @@ def take_turns(items: "Iterable[pytest.Item]") -> set[str]:
                 item.add_marker(pytest.mark.slow)
                 item.add_marker(pytest.mark.one_core)
                 quarter = zlib.crc32(item.nodeid.encode()) % QUARTERS
-                item.add_marker(pytest.mark.tables(f"{name} by turns", quarter))
+                item.add_marker(pytest.mark.tables(f"{name} rotating", quarter))
     return unseen - seen
 
 
