@@ -51,6 +51,7 @@ def killed(process: "subprocess.Popen[str]") -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.fault("an actor crashes")
 def test_killed_run_resumes_to_the_uninterrupted_result(project: Path) -> None:
     """Kill one of two actors, then the driver, then close the terminal of the resumed run."""
     with locally():

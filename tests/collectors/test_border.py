@@ -90,6 +90,7 @@ async def of_each(playing: Collector, errors: dict[str, str]) -> dict[str, GameF
     }
 
 
+@pytest.mark.fault("an env, bot or reward term raises or exits")
 async def test_exception_fails_only_its_game() -> None:
     found = await of_each(collector(), RAISED)
     assert len(found) == 2 * len(RAISED)
@@ -161,6 +162,7 @@ async def test_isolated_games_equal_in_process_games() -> None:
     assert await games(isolated=True) == await games(isolated=False)
 
 
+@pytest.mark.fault("an env or bot hangs")
 async def test_hanging_bot_fails_its_game() -> None:
     playing = collector(turn_timeout=0.5)
     good, failed = await played(playing, spec(0, "counts", "counts"), spec(1, "counts", "never"))

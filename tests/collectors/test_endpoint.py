@@ -40,6 +40,7 @@ from unstable.types import GameFailure, GameResult, PlayerId, SpentError
     ],
     ids=["too many", "several", "lost", "slow"],
 )
+@pytest.mark.fault("an endpoint fails or is busy")
 async def test_transient_errors_are_retried(server: Server, failures: Sequence[Reply]) -> None:
     server.replies = [*failures, says("[4]")]
     timeout = 1.0 if failures[0].wait_s else 60.0  # generous without a slow reply
@@ -167,6 +168,7 @@ def collector(
     ],
     ids=["500", "slow", "refused", "no choices", "null", "list", "html", "no text"],
 )
+@pytest.mark.fault("an endpoint fails or is busy")
 async def test_permanent_error(server: Server, tmp_path: Path, reply: Reply, error: str) -> None:
     server.replies = [reply]
     timeout = 0.5 if reply.wait_s else 60.0  # generous without a slow reply
@@ -177,6 +179,7 @@ async def test_permanent_error(server: Server, tmp_path: Path, reply: Reply, err
     assert server.asked == (3 if reply.status == 500 or reply.wait_s else 1)
 
 
+@pytest.mark.fault("an endpoint stalls or answers garbage")
 async def test_an_empty_answer_is_a_forfeit(server: Server, tmp_path: Path) -> None:
     server.replies = [says(None)]
     (result,) = [e async for e in collector(server, tmp_path).play([spec(("remote", "random"))])]

@@ -223,6 +223,7 @@ async def test_ctrl_c_stops_a_run_in_a_notebook_cleanly() -> None:
     assert ended == ["in order"]
 
 
+@pytest.mark.fault("a process does not start")
 async def test_start_timeout_names_the_log(tmp_path: Path) -> None:
     config = parse({"loop": {"start_timeout": 0.01}})
     with pytest.raises(TimeoutError) as error:

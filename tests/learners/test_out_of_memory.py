@@ -165,6 +165,7 @@ def test_out_of_memory_is_shown_to_the_user(tmp_path):
 
 
 @pytest.mark.gpu
+@pytest.mark.fault("learner GPU out of memory")
 def test_learner_recovers_on_a_full_gpu(model):
     """With most of the GPU's memory taken, a pass of 64 samples does not fit."""
     learner = learner_of(model, micro_batch_size=256, batch_size=256)

@@ -289,6 +289,7 @@ async def test_run_continues_after_failed_games(begin: Begin) -> None:
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.fault("more than `loop.max_failures` of the last 100 games failed")
 async def test_run_stops_above_max_failures(begin: Begin, mode: str) -> None:
     context = begin(**MOODY, loop={"mode": mode, "steps": 1000, "max_failures": 3})
     with pytest.raises(

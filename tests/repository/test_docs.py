@@ -15,7 +15,7 @@ import pytest
 
 import unstable
 import unstable.games
-from scripts.docs_reference import BLOCK, filled
+from scripts.docs_reference import BLOCK, failures, fault_tests, filled
 from tests.helpers.cli import background, in_process, wait_for, written
 from tests.helpers.locally import locally
 from tests.helpers.records import flat
@@ -208,6 +208,10 @@ def _texts(tree: ast.AST) -> Iterator[str]:
             yield from _texts(child)
 
 
+def test_each_listed_failure_has_a_test_that_injects_it() -> None:
+    assert sorted(fault_tests()) == sorted(failures())
+
+
 # Sweeps and leagues
 
 
@@ -250,6 +254,7 @@ def small_sweep(settings: str, at_once: int | str) -> str:
 
 @pytest.mark.tables("studies", 0)
 @pytest.mark.slow
+@pytest.mark.fault("a sweep or league is killed")
 def test_killed_sweep_resumes_with_documented_commands(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -294,6 +299,7 @@ def test_documented_leagues_can_be_planned(tmp_path: Path) -> None:
 
 @pytest.mark.tables("studies", 2)
 @pytest.mark.slow
+@pytest.mark.fault("a sweep or league is killed")
 def test_killed_league_resumes_with_documented_commands(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -72,6 +72,7 @@ async def test_verdict_is_read_from_last_brackets(server: Server) -> None:
 @pytest.mark.parametrize(
     "reply", ["", "7", "[7]", "[[seven]]", "[[11]]", "[[-1]]", "[[nan]]", "[[1e1]]", "[[5]] [[?]]"]
 )
+@pytest.mark.fault("a judge fails, stalls or answers nonsense")
 async def test_invalid_verdict_is_a_failure(server: Server, reply: str) -> None:
     server.replies = [says(reply)]
     found = await judged(rewards_of(judge(server)), [game()])

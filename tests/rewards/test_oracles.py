@@ -93,6 +93,7 @@ async def test_service_errors_follow_on_failure(server: Server, reply: Reply, wh
     assert counts(zero)["failures"] == 1
 
 
+@pytest.mark.fault("an endpoint fails or is busy")
 async def test_transient_errors_are_retried(server: Server) -> None:
     server.replies = [Reply(503), Reply(body="?"), Reply(body=lengths)]
     rewards = rewards_of(term(server, retries=2))

@@ -239,6 +239,7 @@ async def slow_for_one(result: GameResult, turn: Turn) -> float:
     return 0.0
 
 
+@pytest.mark.fault("a reward term hangs")
 async def test_async_term_timeout_fails_its_game() -> None:
     rewards = rewards_of(judged_by(f"{__name__}:slow_for_one", timeout=1.0))
     found = await judged(rewards, 3)
@@ -259,6 +260,7 @@ def never_ends(result: GameResult, turn: Turn, how: str) -> float:
 
 
 @pytest.mark.parametrize("how", ["in Python", "asleep", "in C"])
+@pytest.mark.fault("a reward term hangs")
 async def test_plain_term_timeout_fails_its_game(how: str) -> None:
     term = judged_by(f"{__name__}:never_ends", timeout=1.0, args={"how": how})
     before = signal.getsignal(signal.SIGALRM)
@@ -292,6 +294,7 @@ async def raises_later(result: GameResult, turn: Turn, error: str) -> float:
         ("raises_later", "cancelled", "CancelledError()"),
     ],
 )
+@pytest.mark.fault("an env, bot or reward term raises or exits")
 async def test_exception_of_term_fails_only_its_game(term: str, error: str, message: str) -> None:
     rewards = Rewards([RewardConfig(term=f"{__name__}:{term}", args={"error": error})])
     found = await judged(rewards, 3)

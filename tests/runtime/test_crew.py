@@ -78,6 +78,7 @@ async def test_learner_restarts_on_its_node_if_alive(
 
 
 @pytest.mark.parametrize(("left", "evicted"), [(1, 0), (0, 1)])
+@pytest.mark.fault("a cluster node leaves")
 async def test_learner_of_lost_node_moves_to_the_drivers_node(
     left: int, evicted: int, tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -55,6 +55,7 @@ def stop_actor(process: "subprocess.Popen[str]", log: Path) -> None:
     assert silent in log.read_text()
 
 
+@pytest.mark.fault("an actor crashes", "a learner rank crashes", "W&B or another sink fails")
 def test_run_survives_actor_and_wandb_and_resumes_after_learner(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,6 +114,7 @@ def disk(project: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
+@pytest.mark.fault("disk full", "run folder removed")
 def test_full_disk_or_lost_folder_ends_the_run(disk: Path) -> None:
     """Each has its own message; the run resumes after space is freed."""
     process = start(disk, *LONG)
@@ -152,6 +154,7 @@ def stuck(result, seat):
 """
 
 
+@pytest.mark.fault("a reward term hangs")
 def test_hanging_reward_term_fails_games_then_the_run(project: Path) -> None:
     (project / "mine.py").write_text(REWARD)
     config = yaml.safe_load((project / "small.yaml").read_text())
@@ -182,6 +185,9 @@ class Stuck(textarena.Env):
 """
 
 
+@pytest.mark.fault(
+    "at start: a game hangs in its check, a folder is not writable, weights cannot be downloaded"
+)
 def test_game_that_hangs_at_start_is_a_config_error(project: Path) -> None:
     (project / "mine.py").write_text(GAME)
     game = ("--games.0.env", "mine:Stuck", "--games.0.timeout", "2")

@@ -52,6 +52,7 @@ async def dead() -> None:
         (dead, True, False),
     ],
 )
+@pytest.mark.fault("an actor hangs", "a learner rank hangs or raises")
 async def test_process_without_progress_is_killed(
     stats: Callable[[], Awaitable[dict[str, float] | None]],
     waited_for: bool,

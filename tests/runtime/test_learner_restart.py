@@ -175,6 +175,7 @@ def weights(folder: RunFolder) -> list[bytes]:
 
 @pytest.mark.parametrize("afar", [False, True])
 @pytest.mark.parametrize("after", [False, True])
+@pytest.mark.fault("a learner rank crashes")
 async def test_restarted_learner_reaches_the_same_weights(
     after: bool, afar: bool, model: ModelConfig, tmp_path: Path
 ) -> None:
@@ -190,6 +191,7 @@ async def test_restarted_learner_reaches_the_same_weights(
         assert len(mine) == len(adapters)
 
 
+@pytest.mark.fault("a learner rank crashes")
 async def test_the_third_death_ends_the_run(model: ModelConfig, tmp_path: Path) -> None:
     with pytest.raises(RunFailedError, match=r"the learner's process died in .*--resume"):
         await trained(model, tmp_path, {4, 9, 13}, after=False, afar=False)

@@ -181,6 +181,7 @@ def test_three_machines_equal_one_and_survive_a_loss(net: Network, tmp_path: Pat
 
 
 @pytest.mark.tables("nodes", 2)
+@pytest.mark.fault("a cluster node leaves")
 def test_nodes_join_and_leave_and_learner_moves(net: Network) -> None:
     """The driver's machine has no CPUs for Ray: the learner is elsewhere and sends its files."""
     head, *others = cluster(net, 3, head_cpus=0)

@@ -215,6 +215,7 @@ async def test_adapter_lost_with_its_node_is_read_from_checkpoint(
 
 
 @pytest.mark.parametrize(("refuses", "deaths"), [(2, 0), (10**9, 1)])
+@pytest.mark.fault("an actor is unreachable")
 async def test_unreachable_actor_is_awaited_before_it_counts_as_dead(
     refuses: int, deaths: int, tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -74,6 +74,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Started]:
 PLACES = [Placement(LOOPBACK)] * 3
 
 
+@pytest.mark.fault("a process does not start")
 async def test_started_actors_are_closed_if_another_fails(
     made: list[Started], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,6 +46,7 @@ async def played(
 
 
 @pytest.mark.parametrize("dies_after", [(0,), (3,), (13,), (25, 0, 2)])
+@pytest.mark.fault("an actor crashes", "machine out of memory")
 async def test_actor_death_changes_no_game_of_a_synchronous_run(
     dies_after: tuple[int, ...], tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

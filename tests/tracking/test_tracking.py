@@ -279,6 +279,7 @@ def test_records_contain_their_format(tmp_path: Path) -> None:
     assert all("format" not in row for row in read_rows(folder.metrics))
 
 
+@pytest.mark.fault("disk full")
 def test_failed_writes_leave_only_whole_lines(tmp_path: Path) -> None:
     tracker = make_tracker(tmp_path)
     tracker.end_update(0)
@@ -290,6 +291,9 @@ def test_failed_writes_leave_only_whole_lines(tmp_path: Path) -> None:
     assert printed(tracker).count("cannot be written") == 1
 
 
+@pytest.mark.fault(
+    "at start: a game hangs in its check, a folder is not writable, weights cannot be downloaded"
+)
 def test_unwritable_folder_is_a_config_error(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("a file")
     refused(r"tracking\.run_dir.*out.*another folder", make_tracker, tmp_path / "out")
