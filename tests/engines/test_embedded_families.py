@@ -165,7 +165,7 @@ async def test_a_packed_type_with_attention_of_its_own_is_served_by_cohorts_and_
         async with serving(model) as engine:
             answer = await ask(engine, RULES)
     (line,) = caplog.messages
-    assert "LlamaForCausalLM: it does not use transformers' attention interface" in line
+    assert "LlamaForCausalLM: the model does not use transformers' attention interface" in line
     assert_exact(make_model(), RULES, answer)
 
 
@@ -174,5 +174,7 @@ async def test_an_adapter_of_experts_is_refused() -> None:
     pair = torch.zeros(RANK, 32), torch.zeros(48, RANK)
     adapter = make_lora("main@1", {"model.layers.0.mlp.experts": pair}, rank=RANK, alpha=RANK)
     async with serving(model) as engine:
-        with pytest.raises(ValueError, match="targets model.layers.0.mlp.experts, no inner linear"):
+        with pytest.raises(
+            ValueError, match="targets model.layers.0.mlp.experts, not an inner linear"
+        ):
             await engine.load(adapter)

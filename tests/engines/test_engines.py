@@ -56,7 +56,7 @@ async def test_the_embedded_engine_is_made_from_a_config(tiny_folder, tmp_path):
     ids = tokenizer.encode("go")
     answer = await engine.generate(asking(ids, max_tokens=3))
     assert len(answer.token_ids) == len(answer.logprobs) > 0
-    with pytest.raises(ValueError, match="exceed the engine's 2064"):
+    with pytest.raises(ValueError, match="exceed the engine's limit of 2064"):
         await engine.generate(asking(ids * 1032, max_tokens=3))
     await engine.close()
 
@@ -112,7 +112,7 @@ async def test_the_probe_knows_an_engine_that_applies_adapters_from_one_that_doe
     with pytest.raises(RuntimeError, match="differ"):
         await probe(engine)
     named = [(name, None) for name, _ in named]
-    with pytest.raises(RuntimeError, match="does not distinguish them"):
+    with pytest.raises(RuntimeError, match="does not distinguish the base model from another"):
         await probe(Deaf(engine))
     await engine.close()
 
@@ -135,15 +135,15 @@ def test_what_the_probe_doubts_does_not_end_a_run():
     """Bounds that other models have are no proof; what an adapter changes is."""
     assert probe_case(0.1) == []
     usual = probe_case(0.3)
-    assert len(usual) == 3 and all("where 0.2 and 1.0 are usual" in doubt for doubt in usual)
+    assert len(usual) == 3 and all("usual are 0.2 and 1.0" in doubt for doubt in usual)
     near = probe_case(0.5)
     assert len(near) == 3 and "under the base model differ" in near[0]
-    assert "0.5000 a token, 0.5000 at most, of 1.0000 that an adapter changes" in near[0]
+    assert "0.5000 per token, maximum 0.5000, but an adapter changes only 1.0000" in near[0]
 
 
 @every_row("noise", 1.2, float("nan"), float("inf"))
 def test_an_engine_that_is_as_far_off_as_an_adapter_goes_ends_a_run(noise):
-    with pytest.raises(RuntimeError, match="does not serve what is trained"):
+    with pytest.raises(RuntimeError, match="does not serve the trained weights"):
         probe_case(noise)
 
 
@@ -158,7 +158,7 @@ def test_adapters_are_written_whole_in_the_engines_dtype(tmp_path, monkeypatch):
     assert written.keys() == expected.keys()
     assert all(torch.equal(written[key], expected[key]) for key in expected)
     assert adapters.find("main@0") is stored
-    with pytest.raises(ValueError, match="'main@0' is there already"):
+    with pytest.raises(ValueError, match="'main@0' already exists"):
         adapters.reserve("main@0")
     assert [path.name for path in tmp_path.iterdir()] == [stored.folder.name]
 
@@ -170,7 +170,7 @@ def test_a_number_and_a_folder_are_used_once(tmp_path):
         adapters.withdraw(stored[-1])
         adapters.drop(stored[-1])
         assert not stored[-1].folder.exists()
-        with pytest.raises(ValueError, match="'same' is not there"):
+        with pytest.raises(ValueError, match="'same' not found"):
             adapters.find("same")
         stored.append(served(adapters, random_adapter(tiny_model(), "same", seed)))
     assert [entry.number for entry in stored] == [1, 2, 3, 4]

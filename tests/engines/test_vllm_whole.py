@@ -67,7 +67,7 @@ async def test_each_request_is_answered_by_its_own_version(family: Family) -> No
     next_ids = [11, 40, 3]
     for version in versions.values():
         await engine.load(version)
-    with pytest.raises(ValueError, match="'a' is there already"):
+    with pytest.raises(ValueError, match="'a' already exists"):
         await engine.load(versions["a"])
     wrong = Adapter(name="wrong", weights=save({"x": torch.ones(2)}), config={})
     with pytest.raises(ValueError, match="'wrong' does not fit the base"):
@@ -90,7 +90,7 @@ async def test_each_request_is_answered_by_its_own_version(family: Family) -> No
     assert engine.stats()["cached_prompt_tokens"] >= len(asked) * 64
     for name in versions:
         await engine.unload(name)
-    with pytest.raises(ValueError, match="'a' is not there"):
+    with pytest.raises(ValueError, match="'a' not found"):
         await engine.score(PROMPT, [next_ids], adapter="a")
     (found,) = await engine.score(PROMPT, [next_ids], adapter=None)
     assert found == pytest.approx(expected(config, None, next_ids), abs=NATS)
