@@ -149,7 +149,7 @@ WRONG = [
     (["run", "--config", "tiny"], r"^RUN_DIR and --config: give one of them"),
     (["run", "--threads", "0"], r"^--threads = '0': input should be greater than or equal to 1$"),
     (["run", "--top_logprobs", "21"], r"^tracking.top_logprobs = 21: input should be less"),
-    (["run", "--port", "70000"], r"^--port = 70000: cannot be listened at on 127.0.0.1"),
+    (["run", "--port", "70000"], r"^--port = 70000: cannot listen on 127.0.0.1"),
     (["run", "--foo", "1"], r"^unknown key 'foo'"),
 ]
 
@@ -170,5 +170,5 @@ def test_a_port_that_is_taken_is_a_mistake(place: Path, monkeypatch: pytest.Monk
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(ConfigError, match=rf"^--port = {port}: .* choose another$"):
+        with pytest.raises(ConfigError, match=rf"^--port = {port}: .* choose another port$"):
             run(["serve", "run", "--port", str(port)])

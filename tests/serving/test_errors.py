@@ -48,7 +48,7 @@ WRONG: list[tuple[str, dict[str, Any], int, Said]] = [
         "an image",
         {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
         400,
-        {"message": "messages.0.content: parts of type 'image_url' are not served; give text"},
+        {"message": "messages.0.content: unsupported part type 'image_url'; use text"},
     ),
     ("a role", {"messages": [{"role": "king", "content": "x"}]}, 400, {"param": "messages.0.role"}),
     ("half a character", {"messages": [{"role": "user", "content": "\ud800"}]}, 400, {}),
@@ -74,7 +74,7 @@ WRONG: list[tuple[str, dict[str, Any], int, Said]] = [
     ("a seed of 70 bits", {"seed": 2**70}, 400, {"param": "seed"}),
     ("likeliest", {"logprobs": True, "top_logprobs": 4}, 400, {"param": "top_logprobs"}),
     ("more likeliest", {"logprobs": True, "top_logprobs": 21}, 400, {"param": "top_logprobs"}),
-    ("five stops", {"stop": [*"abcde"]}, 400, {"message": "stop: 5 texts; at most 4 are served"}),
+    ("five stops", {"stop": [*"abcde"]}, 400, {"message": "stop: 5 texts, but the maximum is 4"}),
     ("no flag", {"stream": 5}, 400, {"message": "stream: Input should be a valid boolean"}),
     ("a flag as text", {"stream_options": {"include_usage": "yes"}}, 400, {}),
     ("a number as text", {"max_tokens": "8"}, 400, {"param": "max_tokens"}),
@@ -116,10 +116,10 @@ def check(reply: httpx.Response, status: int, said: Said) -> None:
 
 
 OTHERS: list[tuple[dict[str, Any], int, Said]] = [
-    ({"body": "{"}, 400, {"message": "the body is no JSON"}),
-    ({"body": b"\xff\xfe"}, 400, {"message": "the body is no JSON"}),
-    ({"body": "[" * 100_000}, 400, {"message": "the body is no JSON"}),
-    ({"body": "[]"}, 400, {"message": "the body is no JSON object"}),
+    ({"body": "{"}, 400, {"message": "the request body is not JSON"}),
+    ({"body": b"\xff\xfe"}, 400, {"message": "the request body is not JSON"}),
+    ({"body": "[" * 100_000}, 400, {"message": "the request body is not JSON"}),
+    ({"body": "[]"}, 400, {"message": "the request body is not a JSON object"}),
     ({"body": "{}"}, 400, {"param": "model"}),
     ({"body": "x" * (4 * 2**20 + 1)}, 413, {}),
     ({"body": "x" * (20 * 2**20)}, 413, {}),
@@ -151,7 +151,7 @@ OTHERS: list[tuple[dict[str, Any], int, Said]] = [
     ({"body": {**TEXT, "prompt": "\ud800"}, "path": "/completions"}, 400, {"param": "prompt"}),
     (
         {"body": {**TEXT, "echo": True, "stream": True}, "path": "/completions"},
-        *(400, {"message": "echo: not with stream; leave one of them out", "param": "echo"}),
+        *(400, {"message": "echo: conflicts with stream; remove one of them", "param": "echo"}),
     ),
     ({"body": {**TEXT, "suffix": "x"}, "path": "/completions"}, 400, {"param": "suffix"}),
     ({"body": {**TEXT, "best_of": 2}, "path": "/completions"}, 400, {"param": "best_of"}),
