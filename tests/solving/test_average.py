@@ -51,7 +51,7 @@ def test_one_policys_average_is_itself_and_an_open_game_has_none() -> None:
     assert found.best == pytest.approx(expected.best)
     assert found.values == pytest.approx(expected.values)
     tree = grow(GameConfig(env="Nim-v0", args={"piles": [1, 2]}))
-    with pytest.raises(ConfigError, match="in which every seat sees all has no average"):
+    with pytest.raises(ConfigError, match="unsupported for games of perfect information"):
         averaged(tree, [drawn(tree, 0)], forfeits=True)
 
 
@@ -67,7 +67,7 @@ def test_a_policy_comes_back_from_its_file(tmp_path: Path, ending: str, env: str
     again = policy_of(tree, read_tables(path)["A"], "--policy")
     for forfeits in (True, False):
         assert assess(tree, again, forfeits=forfeits) == assess(tree, policy, forfeits=forfeits)
-    refused(f"policy{ending}' exists", write_tables, path, {}, check=True)
+    refused(f"policy{ending}': already exists", write_tables, path, {}, check=True)
 
 
 def test_a_table_that_does_not_fit_is_one_line() -> None:
@@ -75,13 +75,13 @@ def test_a_table_that_does_not_fit_is_one_line() -> None:
     first, *rest = rows
     named = f"seat {first.seat} at '{first.position}'"
     for changed, words in (
-        (rest, f"T: lacks {named}"),
-        ([*rows, first], "T: has a position twice"),
-        ([*rows, first._replace(position="K")], f"T: seat {first.seat} never is at 'K'"),
-        ([first._replace(probabilities={"[run]": 1.0}), *rest], r"T: .* has '\[run\]'"),
+        (rest, f"T: missing {named}"),
+        ([*rows, first], "T: duplicate position"),
+        ([*rows, first._replace(position="K")], f"T: seat {first.seat} never reaches 'K'"),
+        ([first._replace(probabilities={"[run]": 1.0}), *rest], r"T: .* illegal action '\[run\]'"),
         (
             [first._replace(probabilities={"[bet]": 1.5}), *rest],
-            f"T: probabilities of seat {first.seat}",
+            f"T: {named}: invalid probabilities",
         ),
     ):
         refused(words.replace("+", r"\+"), policy_of, kuhn(), changed, "T")
@@ -89,10 +89,10 @@ def test_a_table_that_does_not_fit_is_one_line() -> None:
 
 @every_row(
     "name, text, words",
-    ("a.txt", "", "ends with .csv or .json"),
-    ("a.csv", "game,seat\nA,0\n", "is not a CSV file with the columns game, seat"),
-    ("a.json", "{", "is not a JSON list"),
-    ("a.json", "[1]", "is not a JSON list"),
+    ("a.txt", "", "unsupported format; use .csv or .json"),
+    ("a.csv", "game,seat\nA,0\n", "not a CSV file with the columns game, seat"),
+    ("a.json", "{", "not a JSON list"),
+    ("a.json", "[1]", "not a JSON list"),
     ("none.json", None, "No such file"),
 )
 def test_a_file_that_is_no_table_is_one_line(tmp_path, name, text, words):
