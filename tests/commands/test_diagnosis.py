@@ -214,7 +214,7 @@ def test_times_to_come(folder: RunFolder, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_no_run_and_too_much_are_mistakes(tmp_path: Path) -> None:
-    refused("holds no config.yaml; give a run's folder", run, ["doctor", str(tmp_path)])
+    refused("contains no config.yaml; give a run folder", run, ["doctor", str(tmp_path)])
     with pytest.raises(ConfigError, match="^--loop.steps: doctor RUN_DIR takes nothing else"):
         run(["doctor", str(tmp_path), "--steps", "3"])
 

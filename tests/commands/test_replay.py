@@ -354,7 +354,7 @@ def test_a_person_goes_on(copied: RunFolder, capfd: pytest.CaptureFixture[str]) 
 
 
 MISTAKES = [
-    (["nowhere", "0"], "holds no config.yaml; give a run's folder"),
+    (["nowhere", "0"], "contains no config.yaml; give a run folder"),
     (["run", "first"], "GAME = 'first': input should be a valid integer"),
     (["run", "99"], "GAME = 99: no such recorded game; their numbers are from 0 to 8"),
     (["run", "0", "--version", "3"], "--version = 3: RUN_DIR = 'run' holds no such games; leave"),

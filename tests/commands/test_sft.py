@@ -172,7 +172,7 @@ def test_the_files_of_a_run(tiny_folder: Path, tmp_path: Path) -> None:
     assert {each.version for each in run.summary.latest} == {2 * steps}
     assert newest_score(run.summary).endswith("against random, greedy")
     found = verdict(run)
-    assert found.answer.startswith("Taught by examples: the held-out loss went from ")
+    assert found.answer.startswith("Fine-tuned on examples: held-out loss from ")
     assert found.reasons[0].startswith("Score against random, greedy: ")
     assert write_report([folder.root], tmp_path / "page.html", "") > 1000
     text = (tmp_path / "page.html").read_text()

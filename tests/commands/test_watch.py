@@ -130,7 +130,7 @@ def test_the_sign_of_life_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_what_cannot_be_watched_is_one_line(tmp_path: Path) -> None:
-    refused("holds no config.yaml; give a run's folder", watch, tmp_path)
+    refused("contains no config.yaml; give a run folder", watch, tmp_path)
     (tmp_path / "config.yaml").write_text("{}")
     refused("its state.json shows no dashboard", watch, tmp_path)
     with pytest.raises(ConfigError, match="^No such option: --twice.*; see unstable watch --help"):

@@ -72,7 +72,7 @@ def test_a_key_of_this_process_is_in_no_others_line(monkeypatch: pytest.MonkeyPa
 
 @every_row("body", b"", b"[]", b'{"a":1}\n')
 def test_a_body_that_is_no_line_is_refused(body: bytes) -> None:
-    with pytest.raises(ValueError, match="one line"):
+    with pytest.raises(ValueError, match="a single line"):
         game_line(body, 0, None)
 
 

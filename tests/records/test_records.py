@@ -337,8 +337,8 @@ def test_another_format_is_one_error_that_names_file_and_line(tmp_path: Path, fo
 @every_row(
     "line, complaint",
     ('{"a":', "not JSON"),
-    ("[1]", "a list; write an object a line"),
-    ("3", "a int"),
+    ("[1]", "list instead of an object; write one JSON object per line"),
+    ("3", "int instead"),
 )
 def test_what_is_no_object_is_refused(tmp_path: Path, line: str, complaint: str) -> None:
     path = tmp_path / "x.jsonl"
@@ -347,7 +347,7 @@ def test_what_is_no_object_is_refused(tmp_path: Path, line: str, complaint: str)
 
 
 def test_a_file_that_is_not_there_is_an_error_of_lines_and_no_rows(tmp_path: Path) -> None:
-    refused(r"x\.jsonl: no such file", list, read_lines(tmp_path / "x.jsonl"))
+    refused(r"x\.jsonl: file not found", list, read_lines(tmp_path / "x.jsonl"))
     assert read_rows(tmp_path / "x.jsonl") == []
 
 
@@ -361,10 +361,10 @@ def test_a_line_is_a_line_whatever_is_in_it(record: dict[str, Any]) -> None:
 
 @every_row(
     "make, why",
-    (lambda path: path.symlink_to(path.with_name("other")), "a link"),
-    (lambda path: path.symlink_to("/dev/full"), "a link"),
-    (os.mkfifo, "a device, a pipe or the like"),
-    (Path.mkdir, "a folder"),
+    (lambda path: path.symlink_to(path.with_name("other")), "is a symbolic link"),
+    (lambda path: path.symlink_to("/dev/full"), "is a symbolic link"),
+    (os.mkfifo, "is not a regular file"),
+    (Path.mkdir, "is a folder"),
 )
 def test_a_file_through_no_link(tmp_path: Path, make: Callable[[Path], None], why: str) -> None:
     path = tmp_path / "report.html"
@@ -374,8 +374,8 @@ def test_a_file_through_no_link(tmp_path: Path, make: Callable[[Path], None], wh
     path.unlink()
     make(path)
     refused(f"--out = '.*report.html': {why}; give", check_target, path, "--out")
-    refused("no such folder", check_target, tmp_path / "none/report.html", "--out")
-    refused("a device", check_target, Path("/dev/full"), "--out")
+    refused("folder not found", check_target, tmp_path / "none/report.html", "--out")
+    refused("is not a regular file", check_target, Path("/dev/full"), "--out")
 
 
 def objects(path: Path) -> list[dict[str, Any]]:
@@ -628,7 +628,7 @@ def test_a_block_that_raises_leaves_the_older_folder(tmp_path: Path) -> None:
 def test_a_folder_that_is_there_is_not_written_over(tmp_path: Path) -> None:
     folder = tmp_path / "new"
     make(folder, "older")
-    with pytest.raises(FileExistsError, match="new is there already"):
+    with pytest.raises(FileExistsError, match="new already exists"):
         make(folder, "me")
     assert_whole(folder, "older")
 
@@ -733,7 +733,7 @@ def test_a_new_folder_has_the_usual_permissions(tmp_path: Path, umask: int, mode
 def test_a_game_that_lacks_a_key_is_one_line(key: str) -> None:
     row = json.loads(GAME_LINE)
     del row[key]
-    refused(rf"^here:3: not a whole record of a game .*{key}", read_game, "here:3", row)
+    refused(rf"^here:3: invalid record of a game .*{key}", read_game, "here:3", row)
 
 
 @every_row("content", b"", b"half", b"one\n", b"one\ntwo", b"one\n\nthree\nfo")

@@ -140,7 +140,7 @@ def test_filters_show_the_games_that_pass(opened: Opened) -> None:
     assert 0 < opened.page.locator(".game-row").count() < everything
     opened.page.fill("#filter-from", "99")
     assert opened.page.locator(".game-row").count() == 0
-    assert "No game passes" in opened.text("#game")
+    assert "No game matches" in opened.text("#game")
 
 
 def test_rows_are_as_high_before_they_are_seen(opened: Opened) -> None:
@@ -168,7 +168,7 @@ def test_games_and_turns_are_stepped_by_keyboard(opened: Opened) -> None:
     opened.press("ArrowLeft", "ArrowLeft")
     assert opened.page.get_attribute("#game", "data-turn") == "0"
     opened.page.get_by_role("button", name="end").click()
-    assert "How it ended" in opened.text("#game")
+    assert "End of the game" in opened.text("#game")
 
 
 def test_hostile_text_is_shown_as_text(opened: Opened) -> None:
@@ -198,12 +198,12 @@ def test_tokens_are_shaded_by_their_probability(opened: Opened) -> None:
 def test_a_token_shows_what_else_was_likely(opened: Opened) -> None:
     opened.page.locator(".game-row", has_text="train 1000 ").click()
     opened.page.wait_for_selector("#game[data-game='1000']")
-    assert opened.text(".likeliest") == "Choose a token for what else was likely there."
+    assert opened.text(".likeliest") == "Select a token to see its alternatives."
     opened.page.locator(".tokens .token").nth(1).click()
-    assert opened.text(".likeliest") == '"/" 95 %; besides · "<" 90 % · "\\\\u0000" 1.8 %'
+    assert opened.text(".likeliest") == '"/" 95 %; alternatives · "<" 90 % · "\\\\u0000" 1.8 %'
     opened.page.locator(".tokens .token").nth(1).focus()
     opened.press("Tab")
-    assert opened.text(".likeliest").startswith('"s" 90 %; besides · "<" 90 % · "/" 8.2 % · ')
+    assert opened.text(".likeliest").startswith('"s" 90 %; alternatives · "<" 90 % · "/" 8.2 % · ')
 
 
 def test_an_injected_script_does_not_run(opened: Opened) -> None:
@@ -223,7 +223,7 @@ def test_a_game_that_a_person_played_opens_in_the_viewer(browser: Any, tmp_path:
     )
     subprocess.run([*command, "report", "played"], cwd=tmp_path, capture_output=True, check=True)
     found = Opened(browser, tmp_path / "played/report.html", 1400)
-    assert "Games that were played." in found.text("h1")
+    assert "Recorded games." in found.text("h1")
     assert found.text("#game-count") == "1 of 1 games"
     shown = found.text("#game")
     assert "person" in shown and "expert" in shown and "evaluation game 0" in shown
@@ -240,7 +240,7 @@ def test_only_a_refused_action_is_called_not_legal(browser: Any, page_file: Path
     }"""
     for turn, marked, said in (
         ({"action": "[4]", "invalid": False}, False, "it was played."),
-        ({"action": "[0]", "invalid": False}, True, "played was −1."),
+        ({"action": "[0]", "invalid": False}, True, "the played move has value −1."),
         ({"action": "I play [4]", "invalid": False}, False, "not among the listed actions."),
         ({"action": "[9]", "invalid": True}, True, "not legal."),
     ):
@@ -253,8 +253,8 @@ def test_the_mix_is_one_equilibriums(browser: Any, page_file: Path) -> None:
     found = Opened(browser, page_file, 1400)
     script = """action => solution({ action }, { mix: { "[bet]": 0.3 } }).textContent"""
     shown = found.page.evaluate(script, "[check]")
-    assert shown.startswith("One equilibrium's mix")
-    assert "this equilibrium plays each; the action played is not among the listed" in shown
+    assert shown.startswith("One equilibrium's policy")
+    assert "Probability of each action; the played action is not among the listed" in shown
     found.page.close()
 
 
@@ -295,7 +295,7 @@ def test_two_runs_of_one_config_are_told_apart(
         found.page.locator(".plot").first.locator(".role-legend-label text").all_text_contents()
     )
     assert legend == ["163000", "171500"]
-    assert found.text("h1") == "No difference between 163000 and 171500 can be seen."
+    assert found.text("h1") == "No significant difference between 163000 and 171500."
     assert "163000 (tiny-TicTacToe-v0-self-20261123-163000):" in found.text("header")
     assert "4, paired" in found.text("#learning .card >> nth=0")
     options = found.page.locator("#filter-run option").all_text_contents()

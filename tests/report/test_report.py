@@ -90,13 +90,13 @@ def test_pay_offs_have_columns_where_a_game_pays(run: Run) -> None:
         tables = [table for each in sections([run], [survey(run)]) for table in each["tables"]]
         return next(table for table in tables if table["title"] == "Evaluations")
 
-    assert "pay-off" not in table(run)["columns"]
+    assert "payoff" not in table(run)["columns"]
     row = dict(run.rows[-1])
     name = "eval/TicTacToe-v0/random/sampled/payoff"
     row |= {name: 0.5, f"{name}_low": 0.25, f"{name}_high": 0.75, f"{name}_gain": -0.125}
     paid = table(replace(run, rows=[row]))
     assert {len(cells) for cells in paid["rows"]} == {len(paid["columns"])}
-    at = paid["columns"].index("pay-off")
+    at = paid["columns"].index("payoff")
     assert ["+0.50 (+0.25 to +0.75)", "−0.12"] in [cells[at : at + 2] for cells in paid["rows"]]
 
 
@@ -130,7 +130,7 @@ def test_curves_hold_the_rows_values(run: Run) -> None:
     assert [(p["x"], p["y"], p["low"]) for p in scores if p["series"] == "random"] == expected
     entropy = shown["Entropy"]["spec"]["data"]["values"]
     assert [p["y"] for p in entropy] == [r["learn/entropy"] for r in run.updates]
-    assert {"Time", "Pay-offs", "Staleness", "Truncated and invalid answers"} <= set(shown)
+    assert {"Time", "Outcome matrix", "Staleness", "Truncated and invalid answers"} <= set(shown)
 
 
 def test_a_curve_has_the_points_that_are_zero(run: Run) -> None:
@@ -228,9 +228,9 @@ def copied(folder: RunFolder, root: Path, *names: str) -> Path:
 
 @every_row(
     "make, message",
-    (lambda f, p: [p], "holds no config.yaml; give a folder that unstable train left"),
-    (lambda f, p: [copied(f, p / "a", "config.yaml")], "holds no metrics yet"),
-    (lambda f, p: [f.root, f.root], "is given twice; leave one out"),
+    (lambda f, p: [p], "contains no config.yaml; give a folder of unstable train"),
+    (lambda f, p: [copied(f, p / "a", "config.yaml")], "contains no metrics yet"),
+    (lambda f, p: [f.root, f.root], "duplicate; remove one"),
 )
 def test_what_is_no_run_is_one_line(
     folder: RunFolder, tmp_path: Path, make: Callable[..., list[Path]], message: str
@@ -251,7 +251,7 @@ def test_what_a_run_ran_with_is_in_its_report(folder: RunFolder, tmp_path: Path)
     write_environment(copy, "unstable train --seed 4")
     write_report([copy.root], copy.report, LIBRARY)
     data = json.loads(re.findall(r'id="report">(.*?)</script>', copy.report.read_text())[0])
-    assert data["runs"][0]["commands"][0] == "unstable train --seed 4  # as it was begun"
+    assert data["runs"][0]["commands"][0] == "unstable train --seed 4  # original command"
     (packages,) = (t for t in data["sections"][-1]["tables"] if t["title"] == "Packages")
     assert ["torch", version("torch")] in packages["rows"]
 
@@ -266,11 +266,11 @@ def test_the_command_writes_where_it_says(
         ConfigError, match="^No such option: --outt .*--out.*; see unstable report --help"
     ):
         cli.run(["report", str(folder.root), "--outt", "x"])
-    with pytest.raises(ConfigError, match="nowhere/page.html': no such folder; give one"):
+    with pytest.raises(ConfigError, match="nowhere/page.html': folder not found; create it"):
         cli.run(["report", str(folder.root), "--out", str(tmp_path / "nowhere/page.html")])
-    with pytest.raises(ConfigError, match="a folder; give the file that it shall be"):
+    with pytest.raises(ConfigError, match="is a folder; give a file"):
         cli.run(["report", str(folder.root), "--out", str(tmp_path)])
-    refused("^RUN = '/nowhere': holds no config.yaml", cli.run, ["report", "/nowhere"])
+    refused("^RUN = '/nowhere': contains no config.yaml", cli.run, ["report", "/nowhere"])
     refused("^Missing argument 'RUN_DIR'; see unstable report", cli.run, ["report"])
 
 
@@ -283,7 +283,7 @@ def test_a_report_at_the_end_costs_no_run(
         report_at_end(copy, told.append)
     assert copy.report.is_file() and "the report took" in caplog.text and not told
     report_at_end(RunFolder(tmp_path / "nothing"), told.append)
-    assert "no report was made (" in caplog.text and "holds no config.yaml" in told[0]
+    assert "no report was made (" in caplog.text and "contains no config.yaml" in told[0]
 
 
 def test_the_summary_names_the_report_that_is_made_next(tmp_path: Path) -> None:
@@ -314,4 +314,4 @@ def test_a_run_without_an_update_has_a_report(folder: RunFolder, tmp_path: Path)
     first = (folder.metrics.read_text(encoding="utf-8").splitlines())[0]
     (root / "metrics.jsonl").write_text(first + "\n", encoding="utf-8")
     write_report([root], tmp_path / "page.html", LIBRARY)
-    assert "Whether it learned was not measured." in (tmp_path / "page.html").read_text()
+    assert "Learning was not measured." in (tmp_path / "page.html").read_text()

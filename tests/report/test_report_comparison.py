@@ -65,12 +65,12 @@ def test_each_game_has_a_map_of_its_own(tmp_path: Path) -> None:
     both = recorded(tmp_path / "both", first, second)
     charts = shown(both)
     for env, label in (("TicTacToe-v0", "+1.00"), ("Nim-v0", "−1.00")):
-        chart = charts[f"Pay-offs, {env}"]
+        chart = charts[f"Outcome matrix, {env}"]
         cells = {(c["row"], c["column"]): c for c in chart["spec"]["data"]["values"]}
         assert cells["v1", "random"]["label"] == label and cells["v1", "random"]["count"] == 1
         assert "in all 1 recorded games" in chart["caption"]
-    assert "Pay-offs" in shown(recorded(tmp_path / "one", first))
-    assert "Pay-offs: both, Nim-v0" in shown(both, make_run(tmp_path / "none", "other"))
+    assert "Outcome matrix" in shown(recorded(tmp_path / "one", first))
+    assert "Outcome matrix: both, Nim-v0" in shown(both, make_run(tmp_path / "none", "other"))
 
 
 def compared(tmp_path: Path, *changes: dict[str, Any]) -> dict[str, tuple[list[str], bool]]:
@@ -145,7 +145,7 @@ def test_a_comparison_says_how_many_curves_it_leaves_out(tmp_path: Path) -> None
         runs = [make_run(tmp_path, name, rows) for name in ("first", "second")]
         return [c for title, c in shown(*runs).items() if title.startswith("Ratings")]
 
-    left_out = "The charts of 3 further curves are left out."
+    left_out = "The charts of 3 further curves are not shown."
     assert len(charts(MOST_SERIES)) == len(charts(MOST_SERIES + 3)) == MOST_SERIES
-    assert not any("left out" in chart["caption"] for chart in charts(MOST_SERIES))
+    assert not any("not shown" in chart["caption"] for chart in charts(MOST_SERIES))
     assert all(chart["caption"].endswith(left_out) for chart in charts(MOST_SERIES + 3))

@@ -73,11 +73,11 @@ def test_worse_is_the_reverse(first: float, last: float, width: float, last_widt
 @every_row(
     "signs, answer",
     ((1, 1), "It learned."),
-    ((1, 0, 0), "It learned by 1 of 3 measures; the others show no difference."),
+    ((1, 0, 0), "It learned on 1 of 3 measures; the others show no difference."),
     ((-1,), "It became worse."),
-    ((-1, 0), "It became worse by 1 of 2 measures; the others show no difference."),
-    ((1, 1, 0, -1), "Mixed: 2 of 4 measures became better, 1 worse."),
-    ((0, 0), "No difference to version 0 can be seen."),
+    ((-1, 0), "It became worse on 1 of 2 measures; the others show no difference."),
+    ((1, 1, 0, -1), "Mixed: 2 of 4 measures improved, 1 worsened."),
+    ((0, 0), "No significant difference from version 0."),
 )
 def test_the_headline_counts_where_measures_differ(signs: tuple[int, ...], answer: str) -> None:
     gains = {1: (0.3, 0.2, 0.4), 0: (0.0, -0.1, 0.1), -1: (-0.3, -0.4, -0.2)}
@@ -93,15 +93,15 @@ def test_of_many_measures_one_may_differ_by_chance() -> None:
 def test_what_was_measured_once_is_named() -> None:
     def why(run: Run) -> list[str]:
         found = verdict(run)
-        assert found.answer == "Whether it learned was not measured."
+        assert found.answer == "Learning was not measured."
         return found.reasons
 
-    assert why(run_of([{"version": 0}])) == ["No update was finished yet."]
-    assert why(run_of([{"version": 4}])) == ["Nothing was measured at two versions."]
+    assert why(run_of([{"version": 0}])) == ["No update is finished yet."]
+    assert why(run_of([{"version": 4}])) == ["No measure exists at two versions."]
     rows = [dict(exploited((0.4, 0.5)).rows[0]), {"version": 1, "exploit/Kuhn/low": None}]
     rows[0]["eval/Nim/random/sampled/score"] = 0.5
     assert why(run_of(rows)) == [
-        "Nothing was measured at two versions; measured once: exploitability in Kuhn at version 0, "
+        "No measure exists at two versions; measured once: exploitability in Kuhn at version 0, "
         "the score against random at version 0."
     ]
 
@@ -130,10 +130,10 @@ def titles(page: dict[str, Any]) -> set[str]:
 def test_a_page_of_played_games_has_games_alone(tmp_path: Path) -> None:
     page = page_of(recorded(tmp_path / "play"))
     (run,) = page["runs"]
-    assert (run["answer"], run["state"]) == ("Games that were played.", "")
-    assert run["reasons"] == ["Nothing was trained here."]
+    assert (run["answer"], run["state"]) == ("Recorded games.", "")
+    assert run["reasons"] == ["This folder contains no training."]
     assert run["facts"] == [["games", "1"], ["seed", "4"]] and run["commands"] == []
-    assert titles(page) == {"Who it met", "How it was made", "Packages"}
+    assert titles(page) == {"Players", "Configuration", "Packages"}
 
 
 def test_a_run_before_its_first_row_was_to_be_trained(tmp_path: Path) -> None:
@@ -141,10 +141,10 @@ def test_a_run_before_its_first_row_was_to_be_trained(tmp_path: Path) -> None:
     make_tracker(folder.root).close()
     page = page_of(folder)
     (run,) = page["runs"]
-    assert run["answer"] == "Whether it learned was not measured."
-    assert run["reasons"] == ["No update was finished yet."]
+    assert run["answer"] == "Learning was not measured."
+    assert run["reasons"] == ["No update is finished yet."]
     assert run["commands"] == [f"unstable train --config {folder.config}"]
-    assert "Set otherwise than by default" in titles(page) and "Guard" not in titles(page)
+    assert "Changed from the defaults" in titles(page) and "Guard" not in titles(page)
 
 
 @every_row(

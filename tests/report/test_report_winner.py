@@ -74,7 +74,7 @@ def test_scores_against_own_pasts_are_not_compared(tmp_path: Path) -> None:
         for name in list(run.rows[0]):
             run.rows[0][name.replace("/random/", "/past/")] = run.rows[0].pop(name)
     assert differences(*runs) == []
-    assert headline(runs) == "a and b have no evaluation in common."
+    assert headline(runs) == "a and b have no common evaluation."
 
 
 def test_games_of_other_deals_are_two_scores(tmp_path: Path) -> None:
@@ -85,15 +85,15 @@ def test_games_of_other_deals_are_two_scores(tmp_path: Path) -> None:
     assert found.difference == "+0.25 (+0.08 to +0.40)"
     assert (found.games, found.sign) == ("64, 64", 1)
     third = evaluated(tmp_path, "c", [1.0, -1.0, 1.0, 1.0, -1.0] * 12, seed=2)
-    assert headline([first, third]) == "No difference between a and c can be seen."
+    assert headline([first, third]) == "No significant difference between a and c."
 
 
 def test_measures_that_do_not_agree_are_counted(tmp_path: Path) -> None:
     first = evaluated(tmp_path, "a", [1.0] * 64, exploitability=FAR)
     second = evaluated(tmp_path, "b", [-1.0] * 64, exploitability=LARGE)
-    assert headline([first, second]) == ("a and b: b is better by 1 of 2 measures, worse by 1.")
+    assert headline([first, second]) == ("a and b: b is better on 1 of 2 measures, worse on 1.")
     third = evaluated(tmp_path, "c", [1.0] * 64, exploitability=LARGE)
-    assert headline([first, third]) == "c is better than a by 1 of 2 measures."
+    assert headline([first, third]) == "c is better than a on 1 of 2 measures."
     assert headline([first, second, third]).count(".") == 2
     assert headline([first, *[second] * 4]) == "5 runs compared"
 
@@ -102,7 +102,7 @@ def test_another_game_or_opponent_of_that_name_is_not_compared(tmp_path: Path) -
     first = evaluated(tmp_path, "a", [1.0] * 8)
     other = evaluated(tmp_path, "b", [1.0] * 8, changes={"games.0.args": {"size": 4}})
     assert differences(first, other) == []
-    assert headline([first, other]) == "a and b have no evaluation in common."
+    assert headline([first, other]) == "a and b have no common evaluation."
 
 
 def test_without_its_games_an_evaluation_has_its_score(tmp_path: Path) -> None:

@@ -71,7 +71,9 @@ def test_spread_keeps_both_ends_and_the_order(number: int, most: int) -> None:
 
 def test_the_rule_is_said() -> None:
     assert rule(7, 7) == "All 7 recorded games."
-    assert rule(2000, 67000).startswith("2,000 of 67,000 recorded games: evaluation games of")
+    assert rule(2000, 67000).startswith(
+        "2,000 of 67,000 recorded games: up to half are evaluation games of"
+    )
 
 
 # What is shown of them
@@ -237,6 +239,6 @@ def test_the_page_says_how_many_games_have_no_board(tmp_path: Path) -> None:
     late = Sources(positions=lambda game: None if game.spec.game_id > 0 else [])
     index, stored = packed([make_game(n) for n in range(3)], tmp_path, late)
     assert index["rule"].endswith(
-        "2 of these games have no board, as the time for replays was spent."
+        "2 of these games have no board, because replaying reached its time limit."
     )
     assert [game["positions"] for game in stored] == [[], [], []]

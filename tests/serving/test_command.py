@@ -144,7 +144,7 @@ WRONG = [
     (["run", "--versions", "7"], r"^version = 7: no such checkpoint in .*; known: 0, 3, 12$"),
     (["run@3", "--versions", "0"], r"^--versions: RUN_DIR names a version; give one of the two$"),
     (["run@4"], r"^version = 4: no such checkpoint"),
-    (["nowhere"], r"^RUN_DIR = 'nowhere' holds no config.yaml; give a run"),
+    (["nowhere"], r"^RUN_DIR = 'nowhere': contains no config.yaml; give a run"),
     (["--versions", "0"], r"^--versions: give the RUN_DIR whose versions they are$"),
     (["run", "--config", "tiny"], r"^RUN_DIR and --config: give one of them"),
     (["run", "--threads", "0"], r"^--threads = '0': input should be greater than or equal to 1$"),
