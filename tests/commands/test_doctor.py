@@ -143,12 +143,11 @@ def test_an_old_card_is_told(qwen: RunConfig, capsys: pytest.CaptureFixture[str]
     printed = capsys.readouterr().out
     assert "on the processor, embedded engine, float32" in printed
     assert (
-        "note     actors play on the processor: vLLM on a GPU computes LoRA only in bfloat16"
-        in printed
+        "note     actors play on the processor: vLLM runs LoRA on GPUs only in bfloat16" in printed
     )
     actors = qwen.actors.model_copy(update={"engine": "vllm"})
     assert examine(qwen.model_copy(update={"actors": actors}), [old], check) == 1
-    assert "error    actors.engine = 'vllm': vLLM on a GPU computes LoRA" in capsys.readouterr().out
+    assert "error    actors.engine = 'vllm': vLLM runs LoRA on GPUs" in capsys.readouterr().out
 
 
 def test_names_of_packages_are_compared_as_pip_does(capsys: pytest.CaptureFixture[str]) -> None:

@@ -428,7 +428,7 @@ def test_ctrl_c_leaves_a_folder_to_go_on_with(tiny_folder: Path, project: Path) 
             "it to 6",
         ),
         ({"sampling": {"max_prompt_tokens": 8}}, "sampling.max_prompt_tokens = 8: the prompt has"),
-        ({"sft": {"zip": "no/such/a.zip"}}, "sft.zip = 'no/such/a.zip': no such folder"),
+        ({"sft": {"zip": "no/such/a.zip"}}, "sft.zip = 'no/such/a.zip': folder not found"),
         (
             {"eval": {"opponents": ["expert"]}, "games": [{"env": "PigDice-v0"}]},
             "eval.opponents = 'expert' in PigDice-v0: it plays only TicTacToe,",

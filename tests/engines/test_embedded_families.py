@@ -84,7 +84,7 @@ def scored(model: torch.nn.Module, prompt_ids: list[int], token_ids: list[int]) 
 
 
 @pytest.mark.parametrize("kind", SLOTS + COHORTS + UNCACHED)
-async def test_answers_and_scores_are_those_of_a_plain_forward(kind: str) -> None:
+async def test_answers_and_scores_equal_plain_forward(kind: str) -> None:
     model = make_family(kind, attention="eager", spread=SPREAD)
     adapters = [lora_of(model, f"main@{i}", seed=i) for i in range(2)]
     plain: dict[str | None, PreTrainedModel] = {None: copy.deepcopy(model)}
@@ -121,7 +121,7 @@ async def test_answers_and_scores_are_those_of_a_plain_forward(kind: str) -> Non
 
 
 @pytest.mark.parametrize("kind", ["gemma2", "qwen3_next", "recurrent_gemma"])
-async def test_the_same_requests_in_the_same_order_give_the_same_bits(kind: str) -> None:
+async def test_equal_requests_in_equal_order_are_bitwise_equal(kind: str) -> None:
     model = make_family(kind, attention="eager", spread=SPREAD)
     adapter = lora_of(model, "main@1", seed=1)
     runs = []
@@ -132,7 +132,7 @@ async def test_the_same_requests_in_the_same_order_give_the_same_bits(kind: str)
 
 
 @pytest.mark.parametrize("kind", ["mamba2", "falcon", "lfm2", "recurrent_gemma"])
-async def test_a_cancelled_request_leaves_its_cohort_as_it_was(kind: str) -> None:
+async def test_cancelled_request_does_not_affect_its_cohort(kind: str) -> None:
     model = make_family(kind, attention="eager", spread=SPREAD)
     prompts = [[*RULES, number] for number in range(4)]
     answers: list[list[Completion]] = []
@@ -156,7 +156,7 @@ async def test_a_cancelled_request_leaves_its_cohort_as_it_was(kind: str) -> Non
         np.testing.assert_allclose(alone.logprobs, before.logprobs, atol=1e-5)
 
 
-async def test_a_packed_type_with_attention_of_its_own_is_served_by_cohorts_and_said(caplog):
+async def test_model_with_custom_attention_falls_back_to_cohorts(caplog):
     model = make_model()
     model.set_attn_implementation("eager")
     for layer in model.model.layers:  # which from now on keep to the plain attention
@@ -169,12 +169,10 @@ async def test_a_packed_type_with_attention_of_its_own_is_served_by_cohorts_and_
     assert_exact(make_model(), RULES, answer)
 
 
-async def test_an_adapter_of_experts_is_refused() -> None:
+async def test_adapter_of_experts_is_rejected() -> None:
     model = make_family("mixtral")
     pair = torch.zeros(RANK, 32), torch.zeros(48, RANK)
     adapter = make_lora("main@1", {"model.layers.0.mlp.experts": pair}, rank=RANK, alpha=RANK)
     async with serving(model) as engine:
-        with pytest.raises(
-            ValueError, match="targets model.layers.0.mlp.experts, not an inner linear"
-        ):
+        with pytest.raises(ValueError, match="model.layers.0.mlp.experts, not an inner linear"):
             await engine.load(adapter)

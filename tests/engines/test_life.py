@@ -82,7 +82,7 @@ def trained_on(run: Path) -> set[str]:
 
 
 @pytest.mark.slow
-def test_on_the_processor(tmp_path: Path) -> None:
+def test_engine_on_cpu(tmp_path: Path) -> None:
     model = "smollm2-135m" if engine_here() == "vllm" else "tiny"
     more = "enforce_eager: true" if engine_here() == "vllm" else "policy_refresh: game"
     live(tmp_path, model=model, mode="async", more=more)
@@ -98,7 +98,7 @@ def test_on_the_processor(tmp_path: Path) -> None:
     ],
     ids=["split", "sleep", "all-weights"],
 )
-def test_on_a_card(tmp_path: Path, mode: str, share: str, adapter: str, rate: float) -> None:
+def test_engine_on_gpu(tmp_path: Path, mode: str, share: str, adapter: str, rate: float) -> None:
     if engine_here() != "vllm":
         pytest.skip("vLLM is not installed; pip install -e '.[gpu]'")
     before = _used()

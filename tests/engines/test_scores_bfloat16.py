@@ -79,12 +79,12 @@ async def assert_scores_are_plain(kind: str, device: str, folder: Path) -> None:
 
 
 @pytest.mark.asyncio
-async def test_the_embedded_engine_on_a_processor(tmp_path: Path) -> None:
+async def test_embedded_scores_on_cpu_match_plain_forward(tmp_path: Path) -> None:
     await assert_scores_are_plain("embedded", "cpu", tmp_path)
 
 
 @pytest.mark.gpu
 @pytest.mark.asyncio
-async def test_vllm_on_a_gpu(tmp_path: Path) -> None:
+async def test_vllm_scores_on_gpu_match_plain_forward(tmp_path: Path) -> None:
     pytest.importorskip("vllm", reason="vLLM is not installed; pip install -e '.[gpu]'")
     await assert_scores_are_plain("vllm", "cuda", tmp_path)

@@ -109,7 +109,7 @@ async def test_base_and_adapters_in_one_batch(engine, scorer):
     assert len({tuple(answer.completion.token_ids) for answer in answers[:3]}) == 3
 
 
-async def test_scores_are_the_learners(engine, scorer):
+async def test_scores_equal_learner_scores(engine, scorer):
     """Scores of given tokens, with and without adapters, equal the learner's, even at the stop."""
     named: dict[str | None, Any] = {None: None}
     named |= {name: adapter(name, i) for i, name in enumerate("ab")}
@@ -130,7 +130,7 @@ async def test_scores_are_the_learners(engine, scorer):
         await engine.score(PROMPT, [[1] * 5000], adapter=None)
 
 
-async def test_greedy_takes_the_likeliest_token_with_its_logprob_at_temperature_1(engine, scorer):
+async def test_greedy_takes_likeliest_token_with_logprob_at_temperature_1(engine, scorer):
     greedy, warm = await asyncio.gather(ask(engine, temperature=0, max_tokens=6), ask(engine))
     for answer in (greedy, warm):
         assert_of(scorer, answer, None)
@@ -142,7 +142,7 @@ async def test_greedy_takes_the_likeliest_token_with_its_logprob_at_temperature_
     assert logits.argmax(-1).tolist() == greedy.completion.token_ids
 
 
-async def test_the_likeliest_tokens_are_of_the_distribution_that_was_sampled_from(engine):
+async def test_top_logprobs_match_sampling_distribution(engine):
     model = load_model(MODEL)
     for temperature, allowed in ((0.7, None), (0.0, None), (1.3, [104, 109])):
         asked = await ask(engine, temperature=temperature, allowed_token_ids=allowed, seed=2)
@@ -151,7 +151,7 @@ async def test_the_likeliest_tokens_are_of_the_distribution_that_was_sampled_fro
 
 
 @pytest.mark.parametrize("loses_allowed", [False, True])  # True: as with vLLM 0.24
-async def test_constrained_answers_have_the_allowed_chances(engine, monkeypatch, loses_allowed):
+async def test_constrained_answers_match_distribution(engine, monkeypatch, loses_allowed):
     monkeypatch.setattr(engine, "_loses_allowed", loses_allowed)
     allowed = [1234, 40, 777]
     requests: list[dict[str, Any]] = [{"temperature": t} for t in (1.0, 0.7, 0)]
@@ -176,7 +176,7 @@ async def test_constrained_answers_have_the_allowed_chances(engine, monkeypatch,
     assert free.completion.token_ids == alone.completion.token_ids
 
 
-async def test_a_constrained_game_has_no_invalid_move(engine):
+async def test_constrained_game_has_no_invalid_move(engine):
     player = ConstrainedPlayer(
         engine=engine,
         adapter=None,
@@ -194,13 +194,13 @@ async def test_a_constrained_game_has_no_invalid_move(engine):
         assert len(turn.answer.sampled.token_ids) == len(turn.answer.sampled.logprobs)
 
 
-async def test_a_seed_decides_an_answer(engine):
+async def test_seed_determines_answer(engine):
     answers = await asyncio.gather(*(ask(engine, seed=seed, max_tokens=8) for seed in (1, 1, 2)))
     first, again, other = (answer.completion.token_ids for answer in answers)
     assert first == again != other
 
 
-async def test_answers_end_at_a_stop_token_or_at_max_tokens(engine):
+async def test_answer_ends_at_stop_token_or_max_tokens(engine):
     prompt = [STOP, *PROMPT[:8], STOP]
     answers = await asyncio.gather(*(ask(engine, prompt, seed=s, max_tokens=24) for s in range(8)))
     reasons = set()
@@ -215,7 +215,7 @@ async def test_answers_end_at_a_stop_token_or_at_max_tokens(engine):
     assert reasons == {"stop", "length"}
 
 
-async def test_a_version_comes_while_requests_run(engine, scorer):
+async def test_version_loads_while_requests_run(engine, scorer):
     old, new = adapter("main@1", 0), adapter("main@2", 1)
     async with serving(engine, old):
         running = asyncio.create_task(ask(engine, adapter="main@1", max_tokens=16))
@@ -227,7 +227,7 @@ async def test_a_version_comes_while_requests_run(engine, scorer):
             assert_of(scorer, await running, old)
 
 
-async def test_an_evicted_adapter_comes_back_right(engine, scorer):
+async def test_evicted_adapter_is_reloaded_correctly(engine, scorer):
     # With the base's stand-in one more is kept, and one is one too many.
     adapters = [adapter(f"main@{i}", i) for i in range(CACHED + 2)]
     before = engine.stats()
@@ -265,7 +265,7 @@ async def test_versions_share_no_prefix(engine, scorer):
         assert_of(scorer, answer, new)
 
 
-async def test_a_removed_adapter_is_refused(engine, scorer):
+async def test_removed_adapter_is_rejected(engine, scorer):
     kept = adapter("kept", 1)
     async with serving(engine, adapter("gone", 0), kept):
         folder = engine._versions._store.find("gone").folder
@@ -281,7 +281,7 @@ async def test_a_removed_adapter_is_refused(engine, scorer):
         assert_of(scorer, await ask(engine, adapter="kept"), kept)
 
 
-async def test_bad_adapters_are_refused_and_the_engine_lives(engine, scorer):
+async def test_invalid_adapter_does_not_affect_engine(engine, scorer):
     good = adapter("good", 0)
     tensors = load(good.weights)
     key = next(key for key in tensors if key.endswith("lora_A.weight"))
@@ -317,13 +317,13 @@ async def test_bad_adapters_are_refused_and_the_engine_lives(engine, scorer):
         ([1], {"adapter": "main@9"}, "'main@9' not found"),
     ],
 )
-async def test_bad_requests_are_refused_and_the_engine_lives(engine, prompt_ids, request_, message):
+async def test_invalid_request_does_not_affect_engine(engine, prompt_ids, request_, message):
     with pytest.raises(ValueError, match=message):
         await ask(engine, prompt_ids, **request_)
     assert len((await ask(engine, [1] * 3, max_tokens=2)).completion.token_ids) == 2
 
 
-async def test_a_cancelled_request_frees_its_place(engine):
+async def test_cancelled_request_frees_its_slot(engine):
     async with serving(engine, adapter("main@1", 0)):
         running = [asyncio.create_task(ask(engine, max_tokens=400, adapter="main@1", seed=seed))
                    for seed in range(9)]  # fmt: skip
@@ -337,7 +337,7 @@ async def test_a_cancelled_request_frees_its_place(engine):
         assert len((await ask(engine, max_tokens=3)).completion.token_ids) == 3
 
 
-async def test_a_request_that_vllm_ends_early_fails(engine):
+async def test_request_aborted_by_vllm_fails(engine):
     """A request fails if vLLM aborts it, as `close` does with requests in flight."""
     request = asyncio.create_task(ask(engine, max_tokens=400))
     while engine.stats()["running"] == 0:
@@ -347,7 +347,7 @@ async def test_a_request_that_vllm_ends_early_fails(engine):
         await request
 
 
-async def test_the_probe_passes(engine, scorer):
+async def test_probe_passes(engine, scorer):
     adapters = probe_adapters(SHAPE, MODEL.lora)
     answers = await ask_probe(engine, adapters, SHAPE.vocabulary)
     scores: dict[str | None, Any] = {None: scorer.score(answers, None)}
@@ -355,7 +355,7 @@ async def test_the_probe_passes(engine, scorer):
     check_probe(answers, scores, BOUNDS["float32"])
 
 
-async def test_a_failed_start_gives_the_reason_and_the_file_that_holds_it(tiny_folder, tmp_path):
+async def test_failed_start_names_reason_and_log(tiny_folder, tmp_path):
     """The error of a failed child process names its log and gives a reason that the log holds."""
     folder, log = tmp_path / "broken", tmp_path / "engine.log"
     shutil.copytree(tiny_folder, folder)
@@ -374,7 +374,7 @@ async def test_a_failed_start_gives_the_reason_and_the_file_that_holds_it(tiny_f
 
 
 @pytest.mark.parametrize("merged", table("vllm", [False, True], core=[]))
-async def test_the_code_of_an_exports_card_answers_as_the_embedded_engine(merged, tmp_path):
+async def test_code_of_model_card_answers_like_embedded_engine(merged, tmp_path):
     """Greedy, in float32, in a process of its own; without the minutes of vLLM's compilation."""
     config = parse(
         {

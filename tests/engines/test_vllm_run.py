@@ -40,7 +40,7 @@ def wait_for(condition, seconds: float = PATIENCE_S):
     return found
 
 
-def test_a_run_survives_the_death_of_its_actor(tmp_path: Path) -> None:
+def test_run_survives_death_of_its_actor(tmp_path: Path) -> None:
     """Two updates by the command line; the actor is killed in between and leaves no process."""
     (tmp_path / "run.yaml").write_text(RUN)
     scratch = tmp_path / "scratch"
@@ -91,7 +91,7 @@ loop: {steps: 3, mode: sync}
 
 
 @pytest.mark.parametrize("kind", table("vllm", ["qwen3"], core=[]))
-def test_a_run_of_whole_models_plays_past_ones_by_turns(kind: str, tmp_path: Path) -> None:
+def test_whole_model_run_plays_past_versions(kind: str, tmp_path: Path) -> None:
     """Logprobs of the training version match the learner's, and past versions play."""
     save_family(kind, tmp_path / "model", **SIZES)
     (tmp_path / "run.yaml").write_text(WHOLE)

@@ -58,7 +58,7 @@ def expected(config: RunConfig, version: Adapter | None, next_ids: list[int]) ->
     return [float(scores[place, token]) for place, token in enumerate(next_ids)]
 
 
-async def test_each_request_is_answered_by_its_own_version(family: Family) -> None:
+async def test_requests_use_their_own_version(family: Family) -> None:
     """Base and two versions answer at once, each by its own weights; the base outlives both."""
     config, engine = family.config, family.engine
     versions = {name: noisy(config, name, seed) for seed, name in enumerate(["a", "b"])}
@@ -96,7 +96,7 @@ async def test_each_request_is_answered_by_its_own_version(family: Family) -> No
     assert found == pytest.approx(expected(config, None, next_ids), abs=NATS)
 
 
-async def test_a_version_says_what_the_run_recorded(family: Family) -> None:
+async def test_saved_version_reproduces_recorded_logprobs(family: Family) -> None:
     if "gemma2" in family.config.model.name:
         pytest.skip("vLLM 0.32's CPU kernels give NaN for trained weights of it at 165 tokens")
     await assert_serves_what_the_run_recorded(family)

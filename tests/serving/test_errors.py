@@ -100,7 +100,7 @@ WRONG: list[tuple[str, dict[str, Any], int, Said]] = [
 @pytest.mark.parametrize(
     ("change", "status", "said"), [w[1:] for w in WRONG], ids=[w[0] for w in WRONG]
 )
-async def test_a_wrong_chat(
+async def test_invalid_chat_request_is_rejected(
     served: Endpoint, change: dict[str, Any], status: int, said: Said, is_streamed: bool
 ) -> None:
     check(await ask(served, CHAT | {"stream": is_streamed} | change), status, said)
@@ -161,13 +161,13 @@ OTHERS: list[tuple[dict[str, Any], int, Said]] = [
 @pytest.mark.parametrize(
     ("request_", "status", "said"), OTHERS, ids=[str(o[0])[:60] for o in OTHERS]
 )
-async def test_another_wrong_request(
+async def test_invalid_request_is_rejected(
     served: Endpoint, request_: dict[str, Any], status: int, said: Said
 ) -> None:
     check(await ask(served, **request_), status, said)
 
 
-async def test_what_says_nothing_new_is_taken(served: Endpoint) -> None:
+async def test_neutral_parameters_are_accepted(served: Endpoint) -> None:
     neutral: dict[str, Any] = {
         "top_p": 1.0,
         "top_k": -1,

@@ -42,7 +42,7 @@ def games(
 @every_row("name", *TREES)
 @every_row("legal", 1.0, 0.9)
 @every_row("forfeits", False, True)
-def test_a_moves_worth_is_the_mean_of_all_games_with_it(name, legal, forfeits):
+def test_move_value_is_mean_over_its_games(name, legal, forfeits):
     tree = TREES[name]()
     policy = drawn(tree, seed=3, legal=legal)
     found = credit(tree, policy, forfeits=forfeits)
@@ -62,7 +62,7 @@ def test_a_moves_worth_is_the_mean_of_all_games_with_it(name, legal, forfeits):
             assert worth.advantages[action] == pytest.approx(value - worth.value)
 
 
-def test_what_the_policy_never_comes_to_has_no_credit() -> None:
+def test_unreached_positions_have_no_credit() -> None:
     tree = kuhn()
     policy = {}
     for node in tree.decisions:  # always the first action

@@ -281,7 +281,7 @@ class ChatRequest(Request):
         if self.tool_choice not in ("auto", "none") and not self.forced:
             raise ValueError("tool_choice: function not found in tools")
         if self.is_formed and (self.logprobs or self.return_token_ids):
-            raise ValueError("logprobs: unavailable for structured output; remove one of them")
+            raise ValueError("logprobs: unsupported with structured output; remove it")
         if self.form is not None and self.forced:
             raise ValueError("response_format: conflicts with tool_choice; remove one of them")
         return self

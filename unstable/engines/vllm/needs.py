@@ -53,7 +53,7 @@ class VLLMNeeds(EngineNeeds):
             return _NO_EXPERTS if experts else None
         if config.model.trains_all:
             return None
-        need = "vLLM on a GPU computes LoRA only in bfloat16"
+        need = "vLLM runs LoRA on GPUs only in bfloat16"
         old = [gpu for gpu in gpus if not gpu.bfloat16]
         if old:
             return f"{need}, which GPU {old[0].id} ({old[0].name}) lacks; use newer GPUs"
