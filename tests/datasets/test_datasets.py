@@ -373,7 +373,7 @@ def test_each_answer_of_a_chat_is_learned_but_for_those_of_no_weight(tmp_path: P
 @every_row(
     "line, words",
     ("{", ":3: not JSON"),
-    ("[]", ":3: list instead of an object; write one JSON object per line"),
+    ("[]", ":3: list, not an object; write one JSON object per line"),
     ("{}", ":3: has no keys; give observation and action, messages, or prompt and"),
     ('{"observation": "x"}', ":3: has observation; give observation and action, m"),
     ('{"observation": "x", "action": 4}', ":3: give the texts observation and action"),

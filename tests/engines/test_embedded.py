@@ -45,7 +45,7 @@ async def test_logprobs_equal_plain_forward(family: str) -> None:
     plain |= {a.name: with_peft(make_model(family), a) for a in adapters}
     async with serving(model, adapters, max_requests=5) as engine:
         asked = await play_turns(engine, list(plain), turns=4, vocab=VOCAB, rules=RULES)
-        long = RULES * 8  # longer than a block of queries, and than the cache's first room
+        long = RULES * 8  # longer than a query block and the initial cache
         asked.append((long, "main@1", 1.0, await ask(engine, long, adapter="main@1")))
         stats = engine.stats()
     assert_each_is_exact(asked, plain, "main@2")
@@ -162,7 +162,7 @@ def test_sampling_inverts_the_distribution_function(logits, uniform, temperature
 def test_sampling_never_takes_an_impossible_token() -> None:
     logits = torch.full((2, 50), -torch.inf)
     logits[:, 20:30] = torch.linspace(0, 1, 10)
-    # A number just below 1 becomes 1 in fp32.
+    # Numbers just below 1 round to 1 in fp32.
     tokens, _ = sample(logits, torch.ones(2), torch.tensor([0.0, 1.0]))
     assert tokens == [20, 29]
 
@@ -179,7 +179,7 @@ def test_restricted_row_samples_among_allowed_tokens_only(data, logits):
         token, logprob = sample(rows[1:2], temperature, uniform)
         expected = (torch.tensor([logits])[0, allowed] / (temperature or 1.0)).log_softmax(-1)
         assert logprob[0] == pytest.approx(float(expected[allowed.index(token[0])]), abs=2e-5)
-    assert float(expected.max()) == pytest.approx(logprob[0], abs=2e-5)  # of temperature 0
+    assert float(expected.max()) == pytest.approx(logprob[0], abs=2e-5)  # at temperature 0
 
 
 def test_uniform_numbers_are_splitmix64_of_seed_and_position() -> None:
@@ -240,9 +240,9 @@ async def test_prefixes_are_computed_once() -> None:
     async with serving(make_model(), adapters_of("llama")) as engine:
         await asyncio.gather(*[ask(engine, p, max_tokens=1) for p in prompts])
         assert engine.stats()["cached_prompt_tokens"] == 3 * len(RULES)
-        await ask(engine, prompts[0], max_tokens=4)  # all but the last id
+        await ask(engine, prompts[0], max_tokens=4)  # cached except for the last id
         assert engine.stats()["cached_prompt_tokens"] == 4 * len(RULES) + 1
-        await ask(engine, prompts[0], adapter="main@0", max_tokens=1)  # shared with no one
+        await ask(engine, prompts[0], adapter="main@0", max_tokens=1)  # shares no prefix
         assert engine.stats()["cached_prompt_tokens"] == 4 * len(RULES) + 1
 
 
@@ -250,7 +250,7 @@ async def test_next_turn_reuses_cached_answer() -> None:
     async with serving(make_model(), max_requests=2) as engine:
         answer = await ask(engine, RULES, max_tokens=5)
         await ask(engine, [*RULES, *answer.token_ids, 9], max_tokens=1)
-        # The last sampled token was never put through the model.
+        # The model never computed the last sampled token.
         assert engine.stats()["cached_prompt_tokens"] == len(RULES) + 4
 
 
@@ -532,7 +532,7 @@ def test_slot_attention_equals_causal_softmax_attention(
     cache = SlotCache(60, 256, {0: window} if window else {})
     sinks = torch.randn(shape[0] * shape[1], generator=random) if has_sinks else None
     extras = {"cap": cap, "sinks": sinks}
-    filled = [  # before the step at hand, in another that makes the room grow
+    filled = [  # in an earlier step, so that the cache grows
         _attended(cache, slots, np.zeros_like(starts), starts + 1, shape, random, dtype, extras),
         _attended(cache, slots, starts + 1, starts + 1 + sizes, shape, random, dtype, extras),
     ]

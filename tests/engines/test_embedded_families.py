@@ -37,7 +37,7 @@ SLOTS = (
 )
 COHORTS = ("bamba", "falcon", "falcon_h1", "lfm2", "mamba2", "qwen3_next")
 UNCACHED = ("recurrent_gemma",)
-SPREAD = 0.3  # of weights, so that answers depend on all that came before
+SPREAD = 0.3  # spread of weights; large, so that answers depend on the whole prompt
 
 
 def linears_of(model: PreTrainedModel) -> dict[str, Any]:
@@ -100,8 +100,8 @@ async def test_answers_and_scores_equal_plain_forward(kind: str) -> None:
         if isinstance(forward, CohortForward):
             assert (forward._cache_name is None) == (kind in UNCACHED)
         asked = await play_turns(engine, names, turns=2, vocab=VOCAB, rules=RULES)
-        prompts = [[1 + i] * (1 + i // 4) for i in range(12)]  # at once, some equally long
-        prompts += [(RULES * 4)[i : 139 + i] for i in range(4)]  # longer than a block of queries
+        prompts = [[1 + i] * (1 + i // 4) for i in range(12)]  # concurrent, some of equal length
+        prompts += [(RULES * 4)[i : 139 + i] for i in range(4)]  # longer than a query block
 
         async def answer(number: int, prompt: list[int]) -> None:
             name = names[number % 3]
@@ -146,7 +146,7 @@ async def test_cancelled_request_does_not_affect_its_cohort(kind: str) -> None:
                 await asyncio.sleep(0)
             if cancelled:
                 tasks[1].cancel()
-                late = await ask(engine, RULES[:5], max_tokens=3)  # takes the place that is free
+                late = await ask(engine, RULES[:5], max_tokens=3)  # reuses the free slot
                 expected = scored(model, RULES[:5], late.token_ids)
                 np.testing.assert_allclose(late.logprobs, expected, atol=1e-4)
             answers.append([await tasks[number] for number in (0, 2, 3)])
@@ -159,7 +159,7 @@ async def test_cancelled_request_does_not_affect_its_cohort(kind: str) -> None:
 async def test_model_with_custom_attention_falls_back_to_cohorts(caplog):
     model = make_model()
     model.set_attn_implementation("eager")
-    for layer in model.model.layers:  # which from now on keep to the plain attention
+    for layer in model.model.layers:  # they keep the plain attention
         layer.self_attn.config = copy.deepcopy(model.config)
     with caplog.at_level(logging.WARNING):
         async with serving(model) as engine:

@@ -102,7 +102,7 @@ async def test_probe_detects_engine_that_ignores_adapters(tiny_folder):
 
     named = [(None, None), *((adapter.name, adapter) for adapter in adapters)]
     assert await probe(engine) == []
-    assert await probe(engine, sleeps=True) == []  # nothing of the first one stayed
+    assert await probe(engine, sleeps=True) == []  # no state is left of the first probe
     with pytest.raises(RuntimeError, match="logprobs under an adapter differ .* does not serve"):
         await probe(Deaf(engine))
     assert await probe(Forgetful(engine)) == []
@@ -148,7 +148,7 @@ def test_probe_raises_if_engine_error_reaches_adapter_effect(noise):
 
 
 def test_adapter_is_written_in_engine_dtype(tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "fsync", lambda _: pytest.fail("waits for the disk"))
+    monkeypatch.setattr(os, "fsync", lambda _: pytest.fail("the write waits for the disk"))
     adapters, adapter = store(tmp_path), random_adapter(tiny_model(), "main@0", seed=0)
     stored = served(adapters, adapter)
     assert read_adapter(stored.folder, "main@0").config == adapter.config
@@ -280,7 +280,7 @@ def test_environment_is_complete_before_vllm_is_imported(tmp_path: Path):
     )
     assert "'VLLM_CONFIGURE_LOGGING': '0'" in done.stderr, done.stderr
     assert "'VLLM_LOGGING_LEVEL': 'WARNING'" in done.stderr
-    assert "'VLLM_CPU_KVCACHE_SPACE': '3'" in done.stderr  # a person's own setting stands
+    assert "'VLLM_CPU_KVCACHE_SPACE': '3'" in done.stderr  # the user's setting is kept
 
 
 def test_worker_exits_with_its_engine_owner():
@@ -301,4 +301,4 @@ def test_worker_exits_with_its_engine_owner():
     owner.wait()
     late = [sys.executable, "-c", code + "time.sleep(60)"]
     done = subprocess.run(late, env=os.environ | variables, capture_output=True, timeout=120)
-    assert done.returncode == -signal.SIGKILL, "the owner was gone before"
+    assert done.returncode == -signal.SIGKILL, "the worker exited before its owner"

@@ -42,7 +42,7 @@ def plainly(
     device: str, adapters: dict[str | None, Adapter | None]
 ) -> dict[str | None, np.ndarray]:
     """Log-probabilities of all tokens of the continuations, prompt and answer put through whole."""
-    model = attach_lora(load_model(MODEL), MODEL.lora, seed=0).to(device)  # its B is zero
+    model = attach_lora(load_model(MODEL), MODEL.lora, seed=0).to(device)  # B is zero
     found = {}
     for name, adapter in adapters.items():
         if adapter is not None:

@@ -67,7 +67,7 @@ async def test_requests_run_under_their_own_version(asked, steps):
     async with asyncio.timeout(10):
         left = await asyncio.gather(*(one(*each) for each in asked))
         assert not any(gone for gone, each in zip(left, asked, strict=True) if not each[3])
-        for version in VERSIONS:  # and it goes on
+        for version in VERSIONS:  # turns still work
             await request(turns, weights, version, 1)
 
 

@@ -38,7 +38,7 @@ pytest_plugins = "tests.helpers.smollm2_on_vllm"
 pytestmark = [needs_vllm, pytest.mark.asyncio(loop_scope="session")]
 
 SHAPE = read_shape(MODEL)
-STOP = 30  # of the embedded model; besides those that end a chat
+STOP = 30  # stop token of the test, in addition to the chat's stop tokens
 PROMPT = [int(i) for i in np.random.default_rng(0).integers(100, SHAPE.vocabulary, 70)]
 
 
@@ -73,7 +73,7 @@ async def serving(engine, *adapters: Adapter):
         yield engine
     finally:
         for each in adapters:
-            with contextlib.suppress(ValueError):  # a test may have removed it
+            with contextlib.suppress(ValueError):  # the test may have unloaded it
                 await engine.unload(each.name)
 
 
@@ -150,7 +150,7 @@ async def test_top_logprobs_match_sampling_distribution(engine):
         assert_top_logprobs(asked.completion.top_logprobs, expected, within=1e-3)
 
 
-@pytest.mark.parametrize("loses_allowed", [False, True])  # True: as with vLLM 0.24
+@pytest.mark.parametrize("loses_allowed", [False, True])  # True: vLLM 0.24
 async def test_constrained_answers_match_distribution(engine, monkeypatch, loses_allowed):
     monkeypatch.setattr(engine, "_loses_allowed", loses_allowed)
     allowed = [1234, 40, 777]
@@ -228,7 +228,7 @@ async def test_version_loads_while_requests_run(engine, scorer):
 
 
 async def test_evicted_adapter_is_reloaded_correctly(engine, scorer):
-    # With the base's stand-in one more is kept, and one is one too many.
+    # The zero adapter is resident too, and the last adapter exceeds the capacity.
     adapters = [adapter(f"main@{i}", i) for i in range(CACHED + 2)]
     before = engine.stats()
     async with serving(engine, *adapters):
@@ -236,7 +236,7 @@ async def test_evicted_adapter_is_reloaded_correctly(engine, scorer):
             assert_of(scorer, await ask(engine, adapter=each.name), each)
     moved = {name: value - before[name] for name, value in engine.stats().items()}
     assert moved["adapter_requests"] == len(adapters) + 1
-    assert moved["adapter_hits"] == 0, "each was dropped just before its turn"
+    assert moved["adapter_hits"] == 0, "each was evicted before its request"
 
 
 async def test_versions_share_no_prefix(engine, scorer):
@@ -395,5 +395,5 @@ async def test_code_of_model_card_answers_like_embedded_engine(merged, tmp_path)
     done = ran([sys.executable, "card.py"], tmp_path, **settings)
     assert done.returncode == 0, done.stderr[-3000:]
     expected = await asyncio.to_thread(greedy_text, config, policy, out)
-    # vLLM's own log stands before it, and after it as the process ends.
+    # vLLM logs before it, and after it when the process exits.
     assert expected and f"\n{expected.rstrip()}\n" in f"\n{done.stdout}\n"

@@ -26,9 +26,9 @@ pytestmark = [needs_vllm, pytest.mark.asyncio(loop_scope="module")]
 PROMPT = [*range(5, 75)]
 FAMILIES = (*KINDS, "gemma2", "llama")
 CORE = ("gemma3_text",)
-"""Its head is tied."""
+"""Model with a tied head."""
 COMPILED = "llama"
-"""As by default; on a processor, vLLM compiles no model that has LoRAs."""
+"""The default; on a CPU, vLLM does not compile models with LoRAs."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=table("vllm", FAMILIES, CORE))
@@ -86,7 +86,7 @@ async def test_requests_use_their_own_version(family: Family) -> None:
         assert answer.adapter == name
         of_name = expected(config, named[name], answer.token_ids)
         assert answer.logprobs == pytest.approx(of_name, abs=NATS)
-    # In the cache under each version's own name: only the last block's part is computed anew.
+    # Each version has its own cache entries: only the last block is computed again.
     assert engine.stats()["cached_prompt_tokens"] >= len(asked) * 64
     for name in versions:
         await engine.unload(name)

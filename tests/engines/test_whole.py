@@ -20,7 +20,7 @@ from tests.helpers.embedded import (
 from tests.helpers.models import random_whole, tiny_model, with_weights
 
 
-@pytest.mark.parametrize("family", ["qwen2", *BOTH])  # the first has tied weights
+@pytest.mark.parametrize("family", ["qwen2", *BOTH])  # qwen2 has tied weights
 async def test_mixed_whole_versions_and_loras_equal_plain_forwards(family):
     model = make_model(family)
     wholes = [random_whole(model, f"main@{number}", seed=number) for number in (7, 8)]
@@ -47,7 +47,7 @@ async def test_model_gets_its_original_weights_back() -> None:
         await engine.unload("main@1")
         with pytest.raises(ValueError, match="main@1"):
             await ask(engine, RULES, adapter="main@1")
-        await engine.load(version)  # its number is another by now
+        await engine.load(version)  # it gets a new number
         await ask(engine, RULES, adapter="main@1")
     assert all(mine is other for mine, other in zip(own, [*model.parameters()], strict=True))
 

@@ -237,7 +237,7 @@ def test_only_trained_turns_contain_rewards() -> None:
     assert [turn.get("rewards") for turn in record["turns"]] == [rewards, None, rewards]
 
 
-# The format, pinned: what a line of this format says.
+# The documented format of a line
 GAME_LINE = (
     '{"format":2,"version":7,"actor":2,"spec":{"game":5,"purpose":"train","env":"TicTacToe-v0",'
     '"seed":4,"seats":[{"player":"main@1","temperature":1.0,"group_id":50,"group_size":2},'
@@ -337,8 +337,8 @@ def test_other_format_is_an_error_with_file_and_line(tmp_path: Path, found: Any)
 @every_row(
     "line, complaint",
     ('{"a":', "not JSON"),
-    ("[1]", "list instead of an object; write one JSON object per line"),
-    ("3", "int instead"),
+    ("[1]", "list, not an object; write one JSON object per line"),
+    ("3", "int, not an object"),
 )
 def test_line_that_is_not_an_object_is_rejected(tmp_path: Path, line: str, complaint: str) -> None:
     path = tmp_path / "x.jsonl"
@@ -406,7 +406,7 @@ def test_incomplete_line_is_removed_on_reopening(tmp_path: Path) -> None:
     assert lines(path) == [{"a": 1}, {"format": 2, "a": 2}]
     with path.open("ab") as torn:
         torn.write(b'{"a":')
-    LineFile(path).close()  # which is enough
+    LineFile(path).close()  # opening it suffices
     assert objects(path) == [{"a": 1}, {"a": 2}]
 
 
@@ -486,7 +486,7 @@ def test_unwritable_record_leaves_no_trace(tmp_path: Path) -> None:
 
 def test_file_is_replaced_atomically(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "folder" / "x"
-    with pytest.raises(FileNotFoundError):  # one that was removed does not come back
+    with pytest.raises(FileNotFoundError):  # a removed folder is not recreated
         write_whole(path, b"old")
     path.parent.mkdir()
     write_whole(path, b"old")

@@ -79,4 +79,4 @@ def test_evaluation_row_is_merged_into_its_version() -> None:
     rows = joined([*whole[:2], late[0], *whole[2:], late[1], ended])
     assert rows == [whole[0] | {"eval": 0.5}, whole[1], whole[2] | {"eval": 0.5}, whole[3], ended]
     assert joined([*whole[1:], late[0]]) == whole[1:], "its version is not among these"
-    assert joined(late) == late, "as in a run that ended in its first row"
+    assert joined(late) == late, "the run ended in its first row"

@@ -81,7 +81,7 @@ def test_games_of_different_deals_are_not_paired(tmp_path: Path) -> None:
     first = evaluated(tmp_path, "a", [1.0, -1.0] * 32)
     second = evaluated(tmp_path, "b", [1.0, 1.0, 1.0, -1.0] * 16, seed=1)
     (found,) = differences(first, second)
-    # Newcombe (1998), of 32 and 48 in 64.
+    # Newcombe (1998), for 32 and 48 of 64.
     assert found.difference == "+0.25 (+0.08 to +0.40)"
     assert (found.games, found.sign) == ("64, 64", 1)
     third = evaluated(tmp_path, "c", [1.0, -1.0, 1.0, 1.0, -1.0] * 12, seed=2)

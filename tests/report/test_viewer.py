@@ -30,7 +30,7 @@ from unstable.report.run import Run
 from unstable.report.survey import survey
 from unstable.types import GameResult
 
-# Which games
+# Selection of games
 
 
 def places(train: dict[int, int], evaluated: dict[int, int]) -> list[GameLocation]:
@@ -74,7 +74,7 @@ def test_selection_rule_is_stated() -> None:
     assert rule(2000, 67000).startswith("2,000 of 67,000 recorded games: up to half are evaluation")
 
 
-# What is shown of them
+# Content of games
 
 NOTHING = Sources()
 
@@ -203,7 +203,7 @@ def test_replay_has_position_before_each_action_and_at_end() -> None:
     assert marks == list(range(len(actions) + 1))
     assert positions[-1].action_values is None
     assert positions[0].prompted == "012345678"
-    assert positions[1].prompted.count("O") == 1  # X is the mover's, who has none yet
+    assert positions[1].prompted.count("O") == 1  # X is for the player to move
     prompt = config.model_copy(update={"prompt": "answer"})
     assert {position.prompted for position in replay(prompt, 3, actions)} == {""}
 

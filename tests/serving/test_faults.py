@@ -98,7 +98,7 @@ async def test_client_that_never_reads_does_not_block_others() -> None:
         for seed in range(8):
             reply = await client.chat.completions.create(**{**ASKED, "seed": seed})
             assert reply.usage.completion_tokens == 40
-        await until(lambda: served.seat.counts.in_flight == 0)  # a slot is not held by who reads
+        await until(lambda: served.seat.counts.in_flight == 0)  # slow readers hold no slot
         for reader, writer in stuck:
             writer.transport.resume_reading()  # type: ignore[attr-defined]
             assert (await reader.readuntil(b"[DONE]")).count(b'"content"') >= 500
@@ -116,7 +116,7 @@ async def test_slow_request_body_does_not_block_others(monkeypatch: pytest.Monke
         slow = [await opened(served, ASKED, promised=length) for _ in range(5)]
         began = time.monotonic()
         for index in range(3):
-            slow[0][1].write(b" ")  # a byte now and then
+            slow[0][1].write(b" ")  # one byte at a time
             reply = await client.chat.completions.create(**ASKED | {"max_tokens": 2, "seed": index})
             assert reply.usage.completion_tokens == 2
         assert time.monotonic() - began < 10
@@ -137,7 +137,7 @@ async def test_incomplete_header_times_out(monkeypatch: pytest.MonkeyPatch) -> N
         async with asyncio.timeout(10):
             assert await reader.read() == b""
         await close(writer)
-        # An answer that takes longer than that is no header.
+        # The timeout applies to headers, not to answers.
         reply = await client.chat.completions.create(**ASKED)
         assert reply.usage.completion_tokens == 40
 
@@ -194,7 +194,7 @@ async def test_long_prompt_does_not_block_other_requests(monkeypatch: pytest.Mon
 async def test_request_over_queue_limit_gets_429_with_retry_after() -> None:
     engine = talkative(0.02)
     async with endpoint(engine=engine) as served, served.client() as client:
-        most = 5 * 4  # games_in_flight, and four times as many
+        most = 5 * 4  # games_in_flight, running and waiting
         many = [
             asyncio.create_task(client.chat.completions.create(**{**ASKED, "max_tokens": 30}))
             for _ in range(most)

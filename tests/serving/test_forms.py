@@ -134,7 +134,7 @@ async def test_echo_has_prompt_logprobs(served: Endpoint) -> None:
         ):
             assert top == {token: pytest.approx(logprob, abs=1e-4)}
         expected = start.choices[0].logprobs.token_logprobs
-        if len(found.tokens[place:]) == len(expected):  # the text is cut into the same tokens again
+        if len(found.tokens[place:]) == len(expected):  # the text has the same tokens again
             assert found.token_logprobs[place:] == pytest.approx(expected, abs=1e-4)
 
 

@@ -91,7 +91,7 @@ async def test_endpoint_game_equals_local_game(name: str, tmp_path: Path, heard:
             )
             same(local, far, heard)
             turns += len(local.turns)
-            await served.engine.forget_prefixes()  # as a collector does before it plays
+            await served.engine.forget_prefixes()  # like a collector before it plays
     await engine.close()
     assert turns >= 4
 

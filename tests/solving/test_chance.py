@@ -48,7 +48,7 @@ def test_draws_that_cannot_be_enumerated_are_rejected_by_name(roll: str, named: 
         grow(liars(roll))
     assert "draw with randrange, randint, choice, shuffle or sample" in str(error.value)
     after = random.getstate(), {name: vars(random.Random).get(name) for name in dir(random.Random)}
-    assert before == after and numpys == dict(vars(np.random)), "all is as it was"
+    assert before == after and numpys == dict(vars(np.random)), "random state is unchanged"
 
 
 def test_all_ways_of_rolling_are_tested() -> None:

@@ -50,7 +50,7 @@ def test_move_value_is_mean_over_its_games(name, legal, forfeits):
     won: dict[tuple[Shown, int], float] = defaultdict(float)
     for p, visits, payoffs in games(tree, policy, tree.root, forfeits):
         for shown, action, seat in visits:
-            for each in ({action} | {-2}) - {-1}:  # -2: whatever it did
+            for each in ({action} | {-2}) - {-1}:  # -2: any action
                 reach[shown, each] += p
                 won[shown, each] += p * payoffs[seat]
     assert found.keys() == {node.key for node in tree.decisions}
@@ -69,4 +69,4 @@ def test_unreached_positions_have_no_credit() -> None:
         policy[node.key] = {action: float(not n) for n, action in enumerate(node.actions)}
     found = credit(tree, policy, forfeits=False)
     assert 0 < len(found) < len(tree.decisions)
-    assert sum(each.reach for each in found.values()) == pytest.approx(2.0)  # turns of a game
+    assert sum(each.reach for each in found.values()) == pytest.approx(2.0)  # turns per game

@@ -302,8 +302,6 @@ def read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                 reason = getattr(error, "msg", "nested too deeply, or a number is too long")
                 raise ConfigError(f"{place}: not JSON ({reason}); {_PER_LINE}") from None
             if not isinstance(row, dict):
-                raise ConfigError(
-                    f"{place}: {type(row).__name__} instead of an object; {_PER_LINE}"
-                )
+                raise ConfigError(f"{place}: {type(row).__name__}, not an object; {_PER_LINE}")
             check_format(row, place)
             yield place, row

@@ -35,8 +35,7 @@ class RunsFolder:
                 f"{place}: already exists; resume it with --resume, or give another folder"
             ) from None
         except OSError as error:
-            what = f"cannot be created ({error.strerror}); give another folder"
-            raise ConfigError(f"{place}: {what}") from None
+            raise ConfigError(f"{place}: {error.strerror}; give another folder") from None
 
     @property
     def _failures(self) -> Path:
