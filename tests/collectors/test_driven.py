@@ -199,12 +199,12 @@ async def test_seats_cannot_read_messages_of_others(tmp_path):
 
 async def test_malformed_result_leaves_game_open(tmp_path):
     rows: list[tuple[dict[str, Any], str]] = [
-        ({}, "give one of payoffs, forfeit, truncated and error"),
-        ({"payoffs": [1, -1], "forfeit": 0}, "give one of"),
+        ({}, "give exactly one of payoffs, forfeit, truncated, error"),
+        ({"payoffs": [1, -1], "forfeit": 0}, "give exactly one of"),
         ({"payoffs": [1]}, "payoffs: give 2 numbers"),
         ({"payoffs": [1, "x"]}, "payoffs.1"),
         ({"payoffs": [1, -1], "winner": 1}, "winner"),
-        ({"forfeit": 2}, "the last seat is 1"),
+        ({"forfeit": 2}, "forfeit: must be <= 1"),
         ({"forfeit": -1}, "forfeit"),
     ]
     async with one_game(tmp_path) as game:

@@ -82,7 +82,7 @@ def test_files_are_read_lazily(run: RunFolder, tmp_path: Path) -> None:
     (tmp_path / "games/train-000000.jsonl").write_text("no JSON\n")
     data = unstable.read(tmp_path)
     assert len(data.metrics) == len(read_rows(run.metrics))
-    with pytest.warns(UserWarning, match=r"left out: 1 in games/train-000000.jsonl \(line 1: not"):
+    with pytest.warns(UserWarning, match=r"skipped: 1 in games/train-000000.jsonl \(line 1: not"):
         assert len(data.games) == 0
 
 
@@ -116,8 +116,8 @@ def test_columns_are_documented() -> None:
 
 
 def test_mistakes_are_one_line_and_ids_are_int32(run: RunFolder, tmp_path: Path) -> None:
-    refused("holds no metrics and no games; give a run's folder", unstable.read, tmp_path)
-    with pytest.raises(ConfigError, match="frames = 'excel': is none of pandas, polars"):
+    refused("contains no metrics and no games; give a run folder", unstable.read, tmp_path)
+    with pytest.raises(ConfigError, match="frames = 'excel': unknown; use pandas or polars"):
         unstable.read(run, "excel")  # type: ignore[arg-type]
     ids = unstable.read(run, "pandas").turns["prompt_ids"]
     assert {each.dtype for each in ids} == {np.dtype(np.int32)}

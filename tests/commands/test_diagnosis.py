@@ -214,7 +214,7 @@ def test_state_written_in_the_future(folder: RunFolder, capsys: pytest.CaptureFi
 
 
 def test_missing_run_and_extra_options_are_rejected(tmp_path: Path) -> None:
-    refused("holds no config.yaml; give a run's folder", run, ["doctor", str(tmp_path)])
+    refused("contains no config.yaml; give a run folder", run, ["doctor", str(tmp_path)])
     with pytest.raises(ConfigError, match="^--loop.steps: doctor RUN_DIR takes no other options"):
         run(["doctor", str(tmp_path), "--steps", "3"])
 

@@ -142,10 +142,10 @@ def test_gpu_without_bfloat16_is_noted(qwen: RunConfig, capsys: pytest.CaptureFi
     assert examine(qwen, [old], check) == 0
     printed = capsys.readouterr().out
     assert "on the CPU, embedded engine, float32" in printed
-    assert "note     actors play on the CPU: vLLM computes LoRA on a GPU in bfloat16" in printed
+    assert "note     actors play on the CPU: vLLM runs LoRA on GPUs only in bfloat16" in printed
     actors = qwen.actors.model_copy(update={"engine": "vllm"})
     assert examine(qwen.model_copy(update={"actors": actors}), [old], check) == 1
-    assert "error    actors.engine = 'vllm': vLLM computes LoRA" in capsys.readouterr().out
+    assert "error    actors.engine = 'vllm': vLLM runs LoRA on GPUs" in capsys.readouterr().out
 
 
 def test_package_names_are_normalized_like_pip(capsys: pytest.CaptureFixture[str]) -> None:

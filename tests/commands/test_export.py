@@ -225,7 +225,7 @@ def test_damaged_adapter_is_rejected(tmp_path: Path, config: RunConfig, adapter:
     [
         (["run", "--steps", "3"], "No such option: --steps (Possible options: --help, --push)"),
         (["run@x"], "RUN_DIR[@VERSION] = 'run@x': invalid version; give a number"),
-        (["nowhere"], "holds no config.yaml"),
+        (["nowhere"], "contains no config.yaml"),
     ],
 )
 def test_invalid_command_line_is_one_line(arguments: list[str], line: str) -> None:

@@ -249,7 +249,7 @@ def test_link_out_of_a_run_folder_is_rejected(name: str, tmp_path: Path) -> None
         *(["export", place], ["report", place]),
     ):
         said = line_of(run, command)
-        assert said.startswith(f"{link}: a link that leads out of the run's folder")
+        assert said.startswith(f"{link}: symbolic link out of the run's folder")
     left = victim if victim.is_file() else victim / "mine.txt"
     assert left.read_text() == "mine\n"
     assert {*victim.parent.iterdir()} == {folder.root, victim}

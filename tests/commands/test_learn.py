@@ -219,7 +219,7 @@ def test_games_of_another_model_are_rejected(
         file.path.write_text("".join(f"{json.dumps(each)}\n" for each in games))
     refused(said, learn, [folder.root], options(tmp_path / "new"))
     folder.config.write_text("\n")
-    with pytest.raises(ConfigError, match=r"config.yaml: is empty; put the run's own config.yaml"):
+    with pytest.raises(ConfigError, match=r"config.yaml: is empty; restore the run's config.yaml"):
         learn([folder.root], options(tmp_path / "new"))
 
 

@@ -100,7 +100,7 @@ def test_person_plays_a_version_to_the_end(made: RunFolder, tmp_path: Path) -> N
     assert not result.truncated and result.spec.purpose == "eval"
     assert listing(made.root) == before  # nothing was written into the run
     assert write_report([folder.root], tmp_path / "page.html", "") > 1000
-    assert "Games that were played." in (tmp_path / "page.html").read_text()
+    assert "Recorded games." in (tmp_path / "page.html").read_text()
     assert load(str(folder.config)).games[0].env == "TicTacToe-v0"  # it runs again
 
 
@@ -237,7 +237,7 @@ def test_single_player_needs_no_opponent(here: Path, capfd: pytest.CaptureFixtur
 
 
 MISTAKES = [
-    (["nowhere"], "holds no config.yaml; give a run's folder"),
+    (["nowhere"], "contains no config.yaml; give a run folder"),
     (["{run}@7"], "version = 7: checkpoint not found"),
     (["{run}@x"], "@x': invalid version; give a number"),
     (["{run}", "--game", "TicTacTo-v0"], "unknown TextArena id; did you mean 'TicTacToe-v0'?"),

@@ -354,7 +354,7 @@ def test_person_takes_over(copied: RunFolder, capfd: pytest.CaptureFixture[str])
 
 
 MISTAKES = [
-    (["nowhere", "0"], "holds no config.yaml; give a run's folder"),
+    (["nowhere", "0"], "contains no config.yaml; give a run folder"),
     (["run", "first"], "GAME = 'first': input should be a valid integer"),
     (["run", "99"], "GAME = 99: not recorded; use a number from 0 to 8"),
     (["run", "0", "--version", "3"], "--version = 3: no such games in RUN_DIR = 'run'; leave"),

@@ -172,7 +172,7 @@ def test_files_of_an_sft_run(tiny_folder: Path, tmp_path: Path) -> None:
     assert {each.version for each in run.summary.latest} == {2 * steps}
     assert newest_score(run.summary).endswith("against random, greedy")
     found = verdict(run)
-    assert found.answer.startswith("Taught by examples: the held-out loss went from ")
+    assert found.answer.startswith("Fine-tuned on examples: held-out loss from ")
     assert found.reasons[0].startswith("Score against random, greedy: ")
     assert write_report([folder.root], tmp_path / "page.html", "") > 1000
     text = (tmp_path / "page.html").read_text()
@@ -428,7 +428,7 @@ def test_interrupted_run_resumes(tiny_folder: Path, project: Path) -> None:
             "set it to 6",
         ),
         ({"sampling": {"max_prompt_tokens": 8}}, "sampling.max_prompt_tokens = 8: the prompt has"),
-        ({"sft": {"zip": "no/such/a.zip"}}, "sft.zip = 'no/such/a.zip': no such folder"),
+        ({"sft": {"zip": "no/such/a.zip"}}, "sft.zip = 'no/such/a.zip': folder not found"),
         (
             {"eval": {"opponents": ["expert"]}, "games": [{"env": "PigDice-v0"}]},
             "eval.opponents = 'expert' in PigDice-v0: it plays only TicTacToe,",

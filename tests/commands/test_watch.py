@@ -130,7 +130,7 @@ def test_state_is_written_without_a_view(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_unwatchable_folder_is_one_line(tmp_path: Path) -> None:
-    refused("holds no config.yaml; give a run's folder", watch, tmp_path)
+    refused("contains no config.yaml; give a run folder", watch, tmp_path)
     (tmp_path / "config.yaml").write_text("{}")
     refused("its state.json has no dashboard", watch, tmp_path)
     with pytest.raises(ConfigError, match="^No such option: --twice.*; see unstable watch --help"):

@@ -373,7 +373,7 @@ def test_chat_answers_are_examples_unless_weight_is_zero(tmp_path: Path) -> None
 @every_row(
     "line, words",
     ("{", ":3: not JSON"),
-    ("[]", ":3: a list; write an object a line"),
+    ("[]", ":3: list, not an object; write one JSON object per line"),
     ("{}", ":3: unknown format (keys: none); use observation and action, messages, or"),
     ('{"observation": "x"}', ":3: unknown format (keys: observation); use observa"),
     ('{"observation": "x", "action": 4}', ":3: observation and action must be non-empty"),

@@ -37,7 +37,7 @@ SLOTS = (
 )
 COHORTS = ("bamba", "falcon", "falcon_h1", "lfm2", "mamba2", "qwen3_next")
 UNCACHED = ("recurrent_gemma",)
-SPREAD = 0.3  # of weights, so that answers depend on all that came before
+SPREAD = 0.3  # spread of weights; large, so that answers depend on the whole prompt
 
 
 def linears_of(model: PreTrainedModel) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def scored(model: torch.nn.Module, prompt_ids: list[int], token_ids: list[int]) 
 
 
 @pytest.mark.parametrize("kind", SLOTS + COHORTS + UNCACHED)
-async def test_answers_and_scores_are_those_of_a_plain_forward(kind: str) -> None:
+async def test_answers_and_scores_equal_plain_forward(kind: str) -> None:
     model = make_family(kind, attention="eager", spread=SPREAD)
     adapters = [lora_of(model, f"main@{i}", seed=i) for i in range(2)]
     plain: dict[str | None, PreTrainedModel] = {None: copy.deepcopy(model)}
@@ -100,8 +100,8 @@ async def test_answers_and_scores_are_those_of_a_plain_forward(kind: str) -> Non
         if isinstance(forward, CohortForward):
             assert (forward._cache_name is None) == (kind in UNCACHED)
         asked = await play_turns(engine, names, turns=2, vocab=VOCAB, rules=RULES)
-        prompts = [[1 + i] * (1 + i // 4) for i in range(12)]  # at once, some equally long
-        prompts += [(RULES * 4)[i : 139 + i] for i in range(4)]  # longer than a block of queries
+        prompts = [[1 + i] * (1 + i // 4) for i in range(12)]  # concurrent, some of equal length
+        prompts += [(RULES * 4)[i : 139 + i] for i in range(4)]  # longer than a query block
 
         async def answer(number: int, prompt: list[int]) -> None:
             name = names[number % 3]
@@ -121,7 +121,7 @@ async def test_answers_and_scores_are_those_of_a_plain_forward(kind: str) -> Non
 
 
 @pytest.mark.parametrize("kind", ["gemma2", "qwen3_next", "recurrent_gemma"])
-async def test_the_same_requests_in_the_same_order_give_the_same_bits(kind: str) -> None:
+async def test_equal_requests_in_equal_order_are_bitwise_equal(kind: str) -> None:
     model = make_family(kind, attention="eager", spread=SPREAD)
     adapter = lora_of(model, "main@1", seed=1)
     runs = []
@@ -132,7 +132,7 @@ async def test_the_same_requests_in_the_same_order_give_the_same_bits(kind: str)
 
 
 @pytest.mark.parametrize("kind", ["mamba2", "falcon", "lfm2", "recurrent_gemma"])
-async def test_a_cancelled_request_leaves_its_cohort_as_it_was(kind: str) -> None:
+async def test_cancelled_request_does_not_affect_its_cohort(kind: str) -> None:
     model = make_family(kind, attention="eager", spread=SPREAD)
     prompts = [[*RULES, number] for number in range(4)]
     answers: list[list[Completion]] = []
@@ -146,7 +146,7 @@ async def test_a_cancelled_request_leaves_its_cohort_as_it_was(kind: str) -> Non
                 await asyncio.sleep(0)
             if cancelled:
                 tasks[1].cancel()
-                late = await ask(engine, RULES[:5], max_tokens=3)  # takes the place that is free
+                late = await ask(engine, RULES[:5], max_tokens=3)  # reuses the free slot
                 expected = scored(model, RULES[:5], late.token_ids)
                 np.testing.assert_allclose(late.logprobs, expected, atol=1e-4)
             answers.append([await tasks[number] for number in (0, 2, 3)])
@@ -156,23 +156,23 @@ async def test_a_cancelled_request_leaves_its_cohort_as_it_was(kind: str) -> Non
         np.testing.assert_allclose(alone.logprobs, before.logprobs, atol=1e-5)
 
 
-async def test_a_packed_type_with_attention_of_its_own_is_served_by_cohorts_and_said(caplog):
+async def test_model_with_custom_attention_falls_back_to_cohorts(caplog):
     model = make_model()
     model.set_attn_implementation("eager")
-    for layer in model.model.layers:  # which from now on keep to the plain attention
+    for layer in model.model.layers:  # they keep the plain attention
         layer.self_attn.config = copy.deepcopy(model.config)
     with caplog.at_level(logging.WARNING):
         async with serving(model) as engine:
             answer = await ask(engine, RULES)
     (line,) = caplog.messages
-    assert "LlamaForCausalLM: it does not use transformers' attention interface" in line
+    assert "LlamaForCausalLM: the model does not use transformers' attention interface" in line
     assert_exact(make_model(), RULES, answer)
 
 
-async def test_an_adapter_of_experts_is_refused() -> None:
+async def test_adapter_of_experts_is_rejected() -> None:
     model = make_family("mixtral")
     pair = torch.zeros(RANK, 32), torch.zeros(48, RANK)
     adapter = make_lora("main@1", {"model.layers.0.mlp.experts": pair}, rank=RANK, alpha=RANK)
     async with serving(model) as engine:
-        with pytest.raises(ValueError, match="targets model.layers.0.mlp.experts, no inner linear"):
+        with pytest.raises(ValueError, match="model.layers.0.mlp.experts, not an inner linear"):
             await engine.load(adapter)

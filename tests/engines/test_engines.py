@@ -47,7 +47,7 @@ def served(adapters: AdapterStore, adapter: Adapter):
     return stored
 
 
-async def test_the_embedded_engine_is_made_from_a_config(tiny_folder, tmp_path):
+async def test_embedded_engine_is_made_from_config(tiny_folder, tmp_path):
     model = {"name": str(tiny_folder), "dtype": "float32"}
     actors = {"engine": "embedded", "games_in_flight": 2}
     config = parse({"model": model, "actors": actors})
@@ -56,12 +56,12 @@ async def test_the_embedded_engine_is_made_from_a_config(tiny_folder, tmp_path):
     ids = tokenizer.encode("go")
     answer = await engine.generate(asking(ids, max_tokens=3))
     assert len(answer.token_ids) == len(answer.logprobs) > 0
-    with pytest.raises(ValueError, match="exceed the engine's 2064"):
+    with pytest.raises(ValueError, match="exceed the engine's limit of 2064"):
         await engine.generate(asking(ids * 1032, max_tokens=3))
     await engine.close()
 
 
-def test_stop_tokens_are_the_same_without_the_model(tiny_folder):
+def test_stop_tokens_do_not_depend_on_loaded_model(tiny_folder):
     config = ModelConfig(name=str(tiny_folder))
     tokenizer = load_tokenizer(config)
     expected = stop_token_ids(load_model(config), config, tokenizer)
@@ -87,7 +87,7 @@ class Forgetful(Deaf):
         return await (super() if self._slept else self._engine).generate(request)
 
 
-async def test_the_probe_knows_an_engine_that_applies_adapters_from_one_that_does_not(tiny_folder):
+async def test_probe_detects_engine_that_ignores_adapters(tiny_folder):
     config = ModelConfig(name=str(tiny_folder), dtype="float32")
     model, scorer = load_model(config), Scorer(config)
     shape = shape_of(model.config)
@@ -102,7 +102,7 @@ async def test_the_probe_knows_an_engine_that_applies_adapters_from_one_that_doe
 
     named = [(None, None), *((adapter.name, adapter) for adapter in adapters)]
     assert await probe(engine) == []
-    assert await probe(engine, sleeps=True) == []  # nothing of the first one stayed
+    assert await probe(engine, sleeps=True) == []  # no state is left of the first probe
     with pytest.raises(RuntimeError, match="logprobs under an adapter differ .* does not serve"):
         await probe(Deaf(engine))
     assert await probe(Forgetful(engine)) == []
@@ -112,7 +112,7 @@ async def test_the_probe_knows_an_engine_that_applies_adapters_from_one_that_doe
     with pytest.raises(RuntimeError, match="differ"):
         await probe(engine)
     named = [(name, None) for name, _ in named]
-    with pytest.raises(RuntimeError, match="does not distinguish them"):
+    with pytest.raises(RuntimeError, match="does not distinguish the base model from another"):
         await probe(Deaf(engine))
     await engine.close()
 
@@ -131,24 +131,24 @@ def probe_case(noise: float, effects: Sequence[float] = (1.0, -1.5)) -> list[str
     return check_probe(answers, scores, BOUNDS["bfloat16"])
 
 
-def test_what_the_probe_doubts_does_not_end_a_run():
+def test_probe_doubts_do_not_raise():
     """Bounds that other models have are no proof; what an adapter changes is."""
     assert probe_case(0.1) == []
     usual = probe_case(0.3)
-    assert len(usual) == 3 and all("where 0.2 and 1.0 are usual" in doubt for doubt in usual)
+    assert len(usual) == 3 and all("usual are 0.2 and 1.0" in doubt for doubt in usual)
     near = probe_case(0.5)
     assert len(near) == 3 and "under the base model differ" in near[0]
-    assert "0.5000 a token, 0.5000 at most, of 1.0000 that an adapter changes" in near[0]
+    assert "0.5000 per token, maximum 0.5000, but an adapter changes only 1.0000" in near[0]
 
 
 @every_row("noise", 1.2, float("nan"), float("inf"))
-def test_an_engine_that_is_as_far_off_as_an_adapter_goes_ends_a_run(noise):
-    with pytest.raises(RuntimeError, match="does not serve what is trained"):
+def test_probe_raises_if_engine_error_reaches_adapter_effect(noise):
+    with pytest.raises(RuntimeError, match="does not serve the trained weights"):
         probe_case(noise)
 
 
-def test_adapters_are_written_whole_in_the_engines_dtype(tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "fsync", lambda _: pytest.fail("waits for the disk"))
+def test_adapter_is_written_in_engine_dtype(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda _: pytest.fail("the write waits for the disk"))
     adapters, adapter = store(tmp_path), random_adapter(tiny_model(), "main@0", seed=0)
     stored = served(adapters, adapter)
     assert read_adapter(stored.folder, "main@0").config == adapter.config
@@ -158,26 +158,26 @@ def test_adapters_are_written_whole_in_the_engines_dtype(tmp_path, monkeypatch):
     assert written.keys() == expected.keys()
     assert all(torch.equal(written[key], expected[key]) for key in expected)
     assert adapters.find("main@0") is stored
-    with pytest.raises(ValueError, match="'main@0' is there already"):
+    with pytest.raises(ValueError, match="'main@0' already exists"):
         adapters.reserve("main@0")
     assert [path.name for path in tmp_path.iterdir()] == [stored.folder.name]
 
 
-def test_a_number_and_a_folder_are_used_once(tmp_path):
+def test_adapter_numbers_and_folders_are_never_reused(tmp_path):
     adapters = store(tmp_path)
     stored = [served(adapters, random_adapter(tiny_model(), "same", seed)) for seed in [0]]
     for seed in range(1, 4):
         adapters.withdraw(stored[-1])
         adapters.drop(stored[-1])
         assert not stored[-1].folder.exists()
-        with pytest.raises(ValueError, match="'same' is not there"):
+        with pytest.raises(ValueError, match="'same' not found"):
             adapters.find("same")
         stored.append(served(adapters, random_adapter(tiny_model(), "same", seed)))
     assert [entry.number for entry in stored] == [1, 2, 3, 4]
     assert len({entry.folder for entry in stored}) == 4
 
 
-def test_an_adapter_of_another_base_leaves_nothing(tmp_path):
+def test_adapter_of_another_base_leaves_no_files(tmp_path):
     adapters = store(tmp_path)
     stored = adapters.reserve("wide")
     with pytest.raises(ValueError, match="'wide' does not fit the base"):
@@ -189,7 +189,7 @@ def test_an_adapter_of_another_base_leaves_nothing(tmp_path):
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.integers(0, 4), max_size=40), st.integers(1, 4))
-def test_hits_are_those_of_a_cache_that_drops_the_least_recently_used(order, capacity):
+def test_adapter_hits_follow_lru_cache(order, capacity):
     adapters = store(Path("unused"), capacity)
     stored = [adapters.reserve(str(number)) for number in range(5)]
     resident: OrderedDict[int, None] = OrderedDict()
@@ -210,7 +210,7 @@ def test_hits_are_those_of_a_cache_that_drops_the_least_recently_used(order, cap
     assert (adapters.requests, adapters.hits) == (len(order), hits)
 
 
-def test_what_is_in_use_stays_in_memory():
+def test_adapter_in_use_stays_resident():
     adapters = store(Path("unused"), capacity=2)
     first, second, third = [adapters.reserve(name) for name in "abc"]
     for entry in (first, second, third):
@@ -225,11 +225,11 @@ def test_what_is_in_use_stays_in_memory():
 
 
 @every_row("rank, expected", (1, 8), (8, 8), (9, 16), (48, 64), (512, 512))
-def test_ranks_are_rounded_up_to_what_vllm_takes(rank, expected):
+def test_ranks_are_rounded_up_to_vllm_ranks(rank, expected):
     assert padded_rank(rank) == expected
 
 
-def test_a_killed_process_leaves_a_folder_only_until_the_next_one(tmp_path, monkeypatch):
+def test_scratch_folder_of_killed_process_is_deleted_by_next(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     code = (
         "import os, unstable.engines.vllm.versions as s; f = s.ScratchFolder('adapters-'); "
@@ -264,7 +264,7 @@ VLLMEngine(settings, [], Path("log"))
 """
 
 
-def test_vllm_is_imported_only_when_all_that_it_reads_from_the_environment_is_set(tmp_path: Path):
+def test_environment_is_complete_before_vllm_is_imported(tmp_path: Path):
     """The environment is complete at vLLM's import, where a stand-in raises what it finds."""
     (tmp_path / "vllm").mkdir()
     found = "import os; raise ImportError({k: v for k, v in os.environ.items() if 'VLLM' in k})"
@@ -280,10 +280,10 @@ def test_vllm_is_imported_only_when_all_that_it_reads_from_the_environment_is_se
     )
     assert "'VLLM_CONFIGURE_LOGGING': '0'" in done.stderr, done.stderr
     assert "'VLLM_LOGGING_LEVEL': 'WARNING'" in done.stderr
-    assert "'VLLM_CPU_KVCACHE_SPACE': '3'" in done.stderr  # a person's own setting stands
+    assert "'VLLM_CPU_KVCACHE_SPACE': '3'" in done.stderr  # the user's setting is kept
 
 
-def test_a_worker_ends_with_the_owner_of_its_engine():
+def test_worker_exits_with_its_engine_owner():
     """Without vLLM: what its workers import, in a process of its own."""
     owner = subprocess.Popen(["sleep", "60"])
     variables = {"UNSTABLE_ENGINE_OWNER": str(owner.pid)}
@@ -301,4 +301,4 @@ def test_a_worker_ends_with_the_owner_of_its_engine():
     owner.wait()
     late = [sys.executable, "-c", code + "time.sleep(60)"]
     done = subprocess.run(late, env=os.environ | variables, capture_output=True, timeout=120)
-    assert done.returncode == -signal.SIGKILL, "the owner was gone before"
+    assert done.returncode == -signal.SIGKILL, "the worker exited before its owner"

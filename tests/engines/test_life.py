@@ -49,17 +49,17 @@ def live(
     said = _run(folder, "--config", "life.yaml", "--run_dir", "run")
     said += _run(folder, "--resume", "run", "--loop.steps", "4")
     assert no_developers_lines(said), said
-    assert "start-up probe" not in said, "engine and learner agree as they usually do"
+    assert "start-up probe" not in said, "the mismatch of engine and learner is usual"
     metrics = read_rows(folder / "run/metrics.jsonl")
     assert [row["version"] for row in metrics] == [0, 1, 2, 3, 4]
     for row in metrics[1:]:
         assert row["learn/mismatch_abs_mean"] < 0.2
-    # A batch of games that all ended alike teaches nothing, and some may.
+    # Batches of games with equal results are skipped.
     assert any(row["learn/grad_norm"] > 0 for row in metrics[1:])
-    # With samples at most one version old, the third update has none of version 0.
+    # With max_staleness 1 the third update has no samples of version 0.
     players = trained_on(folder / "run")
     assert "main@0" in players, players
-    assert players & {"main@1", "main@2"}, f"none was published while it played: {players}"
+    assert players & {"main@1", "main@2"}, f"no version was published during play: {players}"
     scores = [key for key in metrics[4] if key.startswith("eval/") and key.endswith("/score")]
     assert scores, "the last version was not evaluated"
     assert (folder / "run/checkpoints/000004").is_dir()
@@ -82,7 +82,7 @@ def trained_on(run: Path) -> set[str]:
 
 
 @pytest.mark.slow
-def test_on_the_processor(tmp_path: Path) -> None:
+def test_engine_on_cpu(tmp_path: Path) -> None:
     model = "smollm2-135m" if engine_here() == "vllm" else "tiny"
     more = "enforce_eager: true" if engine_here() == "vllm" else "policy_refresh: game"
     live(tmp_path, model=model, mode="async", more=more)
@@ -98,13 +98,13 @@ def test_on_the_processor(tmp_path: Path) -> None:
     ],
     ids=["split", "sleep", "all-weights"],
 )
-def test_on_a_card(tmp_path: Path, mode: str, share: str, adapter: str, rate: float) -> None:
+def test_engine_on_gpu(tmp_path: Path, mode: str, share: str, adapter: str, rate: float) -> None:
     if engine_here() != "vllm":
         pytest.skip("vLLM is not installed; pip install -e '.[gpu]'")
     before = _used()
     more = f"share_gpu: {share}, enforce_eager: true"
     live(tmp_path, model="smollm2-135m", mode=mode, more=more, adapter=adapter, rate=rate)
-    assert _used() < before + 2e9, "nothing stays on the card"
+    assert _used() < before + 2e9, "GPU memory was not released"
 
 
 def _used() -> float:

@@ -42,7 +42,7 @@ def plainly(
     device: str, adapters: dict[str | None, Adapter | None]
 ) -> dict[str | None, np.ndarray]:
     """Log-probabilities of all tokens of the continuations, prompt and answer put through whole."""
-    model = attach_lora(load_model(MODEL), MODEL.lora, seed=0).to(device)  # its B is zero
+    model = attach_lora(load_model(MODEL), MODEL.lora, seed=0).to(device)  # B is zero
     found = {}
     for name, adapter in adapters.items():
         if adapter is not None:
@@ -79,12 +79,12 @@ async def assert_scores_are_plain(kind: str, device: str, folder: Path) -> None:
 
 
 @pytest.mark.asyncio
-async def test_the_embedded_engine_on_a_processor(tmp_path: Path) -> None:
+async def test_embedded_scores_on_cpu_match_plain_forward(tmp_path: Path) -> None:
     await assert_scores_are_plain("embedded", "cpu", tmp_path)
 
 
 @pytest.mark.gpu
 @pytest.mark.asyncio
-async def test_vllm_on_a_gpu(tmp_path: Path) -> None:
+async def test_vllm_scores_on_gpu_match_plain_forward(tmp_path: Path) -> None:
     pytest.importorskip("vllm", reason="vLLM is not installed; pip install -e '.[gpu]'")
     await assert_scores_are_plain("vllm", "cuda", tmp_path)

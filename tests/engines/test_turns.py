@@ -46,7 +46,7 @@ requests = st.tuples(st.sampled_from(VERSIONS), st.integers(0, 4), st.integers(0
 
 
 @given(st.lists(requests, max_size=20), st.integers(0, 3))
-async def test_a_request_runs_under_its_own_version_and_each_has_its_turn(asked, steps):
+async def test_requests_run_under_their_own_version(asked, steps):
     """Requests run under their own version, for every order of arrivals and cancellations."""
     weights = Weights(steps)
     turns = VersionTurns(weights.put)
@@ -67,11 +67,11 @@ async def test_a_request_runs_under_its_own_version_and_each_has_its_turn(asked,
     async with asyncio.timeout(10):
         left = await asyncio.gather(*(one(*each) for each in asked))
         assert not any(gone for gone, each in zip(left, asked, strict=True) if not each[3])
-        for version in VERSIONS:  # and it goes on
+        for version in VERSIONS:  # turns still work
             await request(turns, weights, version, 1)
 
 
-async def test_a_version_that_is_always_asked_for_does_not_keep_its_turn() -> None:
+async def test_busy_version_yields_its_turn() -> None:
     weights = Weights()
     turns = VersionTurns(weights.put)
     done = asyncio.Event()
@@ -97,7 +97,7 @@ async def test_requests_of_one_version_share_a_turn() -> None:
     assert weights.exchanges == 2
 
 
-async def test_weights_that_cannot_be_put_end_all_requests() -> None:
+async def test_failed_weight_exchange_fails_all_requests() -> None:
     async def put(_: Path | None) -> None:
         raise RuntimeError("no room")
 

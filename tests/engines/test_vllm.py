@@ -38,7 +38,7 @@ pytest_plugins = "tests.helpers.smollm2_on_vllm"
 pytestmark = [needs_vllm, pytest.mark.asyncio(loop_scope="session")]
 
 SHAPE = read_shape(MODEL)
-STOP = 30  # of the embedded model; besides those that end a chat
+STOP = 30  # stop token of the test, in addition to the chat's stop tokens
 PROMPT = [int(i) for i in np.random.default_rng(0).integers(100, SHAPE.vocabulary, 70)]
 
 
@@ -73,7 +73,7 @@ async def serving(engine, *adapters: Adapter):
         yield engine
     finally:
         for each in adapters:
-            with contextlib.suppress(ValueError):  # a test may have removed it
+            with contextlib.suppress(ValueError):  # the test may have unloaded it
                 await engine.unload(each.name)
 
 
@@ -109,7 +109,7 @@ async def test_base_and_adapters_in_one_batch(engine, scorer):
     assert len({tuple(answer.completion.token_ids) for answer in answers[:3]}) == 3
 
 
-async def test_scores_are_the_learners(engine, scorer):
+async def test_scores_equal_learner_scores(engine, scorer):
     """Scores of given tokens, with and without adapters, equal the learner's, even at the stop."""
     named: dict[str | None, Any] = {None: None}
     named |= {name: adapter(name, i) for i, name in enumerate("ab")}
@@ -130,7 +130,7 @@ async def test_scores_are_the_learners(engine, scorer):
         await engine.score(PROMPT, [[1] * 5000], adapter=None)
 
 
-async def test_greedy_takes_the_likeliest_token_with_its_logprob_at_temperature_1(engine, scorer):
+async def test_greedy_takes_likeliest_token_with_logprob_at_temperature_1(engine, scorer):
     greedy, warm = await asyncio.gather(ask(engine, temperature=0, max_tokens=6), ask(engine))
     for answer in (greedy, warm):
         assert_of(scorer, answer, None)
@@ -142,7 +142,7 @@ async def test_greedy_takes_the_likeliest_token_with_its_logprob_at_temperature_
     assert logits.argmax(-1).tolist() == greedy.completion.token_ids
 
 
-async def test_the_likeliest_tokens_are_of_the_distribution_that_was_sampled_from(engine):
+async def test_top_logprobs_match_sampling_distribution(engine):
     model = load_model(MODEL)
     for temperature, allowed in ((0.7, None), (0.0, None), (1.3, [104, 109])):
         asked = await ask(engine, temperature=temperature, allowed_token_ids=allowed, seed=2)
@@ -150,8 +150,8 @@ async def test_the_likeliest_tokens_are_of_the_distribution_that_was_sampled_fro
         assert_top_logprobs(asked.completion.top_logprobs, expected, within=1e-3)
 
 
-@pytest.mark.parametrize("loses_allowed", [False, True])  # True: as with vLLM 0.24
-async def test_constrained_answers_have_the_allowed_chances(engine, monkeypatch, loses_allowed):
+@pytest.mark.parametrize("loses_allowed", [False, True])  # True: vLLM 0.24
+async def test_constrained_answers_match_distribution(engine, monkeypatch, loses_allowed):
     monkeypatch.setattr(engine, "_loses_allowed", loses_allowed)
     allowed = [1234, 40, 777]
     requests: list[dict[str, Any]] = [{"temperature": t} for t in (1.0, 0.7, 0)]
@@ -176,7 +176,7 @@ async def test_constrained_answers_have_the_allowed_chances(engine, monkeypatch,
     assert free.completion.token_ids == alone.completion.token_ids
 
 
-async def test_a_constrained_game_has_no_invalid_move(engine):
+async def test_constrained_game_has_no_invalid_move(engine):
     player = ConstrainedPlayer(
         engine=engine,
         adapter=None,
@@ -194,13 +194,13 @@ async def test_a_constrained_game_has_no_invalid_move(engine):
         assert len(turn.answer.sampled.token_ids) == len(turn.answer.sampled.logprobs)
 
 
-async def test_a_seed_decides_an_answer(engine):
+async def test_seed_determines_answer(engine):
     answers = await asyncio.gather(*(ask(engine, seed=seed, max_tokens=8) for seed in (1, 1, 2)))
     first, again, other = (answer.completion.token_ids for answer in answers)
     assert first == again != other
 
 
-async def test_answers_end_at_a_stop_token_or_at_max_tokens(engine):
+async def test_answer_ends_at_stop_token_or_max_tokens(engine):
     prompt = [STOP, *PROMPT[:8], STOP]
     answers = await asyncio.gather(*(ask(engine, prompt, seed=s, max_tokens=24) for s in range(8)))
     reasons = set()
@@ -215,7 +215,7 @@ async def test_answers_end_at_a_stop_token_or_at_max_tokens(engine):
     assert reasons == {"stop", "length"}
 
 
-async def test_a_version_comes_while_requests_run(engine, scorer):
+async def test_version_loads_while_requests_run(engine, scorer):
     old, new = adapter("main@1", 0), adapter("main@2", 1)
     async with serving(engine, old):
         running = asyncio.create_task(ask(engine, adapter="main@1", max_tokens=16))
@@ -227,8 +227,8 @@ async def test_a_version_comes_while_requests_run(engine, scorer):
             assert_of(scorer, await running, old)
 
 
-async def test_an_evicted_adapter_comes_back_right(engine, scorer):
-    # With the base's stand-in one more is kept, and one is one too many.
+async def test_evicted_adapter_is_reloaded_correctly(engine, scorer):
+    # The zero adapter is resident too, and the last adapter exceeds the capacity.
     adapters = [adapter(f"main@{i}", i) for i in range(CACHED + 2)]
     before = engine.stats()
     async with serving(engine, *adapters):
@@ -236,7 +236,7 @@ async def test_an_evicted_adapter_comes_back_right(engine, scorer):
             assert_of(scorer, await ask(engine, adapter=each.name), each)
     moved = {name: value - before[name] for name, value in engine.stats().items()}
     assert moved["adapter_requests"] == len(adapters) + 1
-    assert moved["adapter_hits"] == 0, "each was dropped just before its turn"
+    assert moved["adapter_hits"] == 0, "each was evicted before its request"
 
 
 async def test_versions_share_no_prefix(engine, scorer):
@@ -265,7 +265,7 @@ async def test_versions_share_no_prefix(engine, scorer):
         assert_of(scorer, answer, new)
 
 
-async def test_a_removed_adapter_is_refused(engine, scorer):
+async def test_removed_adapter_is_rejected(engine, scorer):
     kept = adapter("kept", 1)
     async with serving(engine, adapter("gone", 0), kept):
         folder = engine._versions._store.find("gone").folder
@@ -276,12 +276,12 @@ async def test_a_removed_adapter_is_refused(engine, scorer):
         await request
         await engine.unload("gone")
         assert not folder.exists()
-        with pytest.raises(ValueError, match="'gone' is not there"):
+        with pytest.raises(ValueError, match="'gone' not found"):
             await ask(engine, adapter="gone")
         assert_of(scorer, await ask(engine, adapter="kept"), kept)
 
 
-async def test_bad_adapters_are_refused_and_the_engine_lives(engine, scorer):
+async def test_invalid_adapter_does_not_affect_engine(engine, scorer):
     good = adapter("good", 0)
     tensors = load(good.weights)
     key = next(key for key in tensors if key.endswith("lora_A.weight"))
@@ -289,16 +289,16 @@ async def test_bad_adapters_are_refused_and_the_engine_lives(engine, scorer):
     cases = [
         (Adapter(name="wide", weights=save(tensors | {key: torch.zeros(4, 9)}), config=good.config),
          "does not fit the base"),
-        (Adapter(name="astray", weights=save(astray), config=good.config), "no inner linear layer"),
-        (adapter("large", 0, rank=32), "refused by vLLM: .*rank 32"),
+        (Adapter(name="astray", weights=save(astray), config=good.config), "not an inner linear"),
+        (adapter("large", 0, rank=32), "vLLM rejected adapter .*rank 32"),
     ]  # fmt: skip
     async with serving(engine, good):
         for bad, message in cases:
             with pytest.raises(ValueError, match=message):
                 await engine.load(bad)
-            with pytest.raises(ValueError, match="is not there"):
+            with pytest.raises(ValueError, match="not found"):
                 await ask(engine, adapter=bad.name)
-        with pytest.raises(ValueError, match="'good' is there already"):
+        with pytest.raises(ValueError, match="'good' already exists"):
             await engine.load(good)
         assert_of(scorer, await ask(engine, adapter="good"), good)
 
@@ -306,24 +306,24 @@ async def test_bad_adapters_are_refused_and_the_engine_lives(engine, scorer):
 @pytest.mark.parametrize(
     "prompt_ids, request_, message",
     [
-        ([], {}, "prompt is empty"),
+        ([], {}, "empty prompt"),
         ([SHAPE.vocabulary], {}, "outside the vocabulary"),
         ([1], {"temperature": -0.1}, "temperature = -0.1"),
-        ([1], {"temperature": 0.001}, "give 0 .greedy. or at least 0.01"),
+        ([1], {"temperature": 0.001}, "must be 0 .greedy. or >= 0.01"),
         ([1], {"max_tokens": 0}, "max_tokens = 0"),
-        ([1], {"allowed_token_ids": []}, "0 tokens are allowed"),
+        ([1], {"allowed_token_ids": []}, "0 allowed_token_ids"),
         ([1], {"allowed_token_ids": [SHAPE.vocabulary]}, "outside the vocabulary"),
-        ([1] * 510, {"max_tokens": 5}, "exceed the engine's 512"),
-        ([1], {"adapter": "main@9"}, "'main@9' is not there"),
+        ([1] * 510, {"max_tokens": 5}, "exceed the engine's limit of 512"),
+        ([1], {"adapter": "main@9"}, "'main@9' not found"),
     ],
 )
-async def test_bad_requests_are_refused_and_the_engine_lives(engine, prompt_ids, request_, message):
+async def test_invalid_request_does_not_affect_engine(engine, prompt_ids, request_, message):
     with pytest.raises(ValueError, match=message):
         await ask(engine, prompt_ids, **request_)
     assert len((await ask(engine, [1] * 3, max_tokens=2)).completion.token_ids) == 2
 
 
-async def test_a_cancelled_request_frees_its_place(engine):
+async def test_cancelled_request_frees_its_slot(engine):
     async with serving(engine, adapter("main@1", 0)):
         running = [asyncio.create_task(ask(engine, max_tokens=400, adapter="main@1", seed=seed))
                    for seed in range(9)]  # fmt: skip
@@ -337,17 +337,17 @@ async def test_a_cancelled_request_frees_its_place(engine):
         assert len((await ask(engine, max_tokens=3)).completion.token_ids) == 3
 
 
-async def test_a_request_that_vllm_ends_early_fails(engine):
+async def test_request_aborted_by_vllm_fails(engine):
     """A request fails if vLLM aborts it, as `close` does with requests in flight."""
     request = asyncio.create_task(ask(engine, max_tokens=400))
     while engine.stats()["running"] == 0:
         await asyncio.sleep(0)
     await engine._llm.abort(engine._in_flight.copy())
-    with pytest.raises(RuntimeError, match="before its time: abort"):
+    with pytest.raises(RuntimeError, match="aborted a request: finish reason abort"):
         await request
 
 
-async def test_the_probe_passes(engine, scorer):
+async def test_probe_passes(engine, scorer):
     adapters = probe_adapters(SHAPE, MODEL.lora)
     answers = await ask_probe(engine, adapters, SHAPE.vocabulary)
     scores: dict[str | None, Any] = {None: scorer.score(answers, None)}
@@ -355,7 +355,7 @@ async def test_the_probe_passes(engine, scorer):
     check_probe(answers, scores, BOUNDS["float32"])
 
 
-async def test_a_failed_start_gives_the_reason_and_the_file_that_holds_it(tiny_folder, tmp_path):
+async def test_failed_start_names_reason_and_log(tiny_folder, tmp_path):
     """The error of a failed child process names its log and gives a reason that the log holds."""
     folder, log = tmp_path / "broken", tmp_path / "engine.log"
     shutil.copytree(tiny_folder, folder)
@@ -366,17 +366,15 @@ async def test_a_failed_start_gives_the_reason_and_the_file_that_holds_it(tiny_f
             "actors": {"engine": "vllm", "games_in_flight": 2, "max_loras": 1, "max_cpu_loras": 1},
         }
     )
-    with pytest.raises(RuntimeError, match="^vLLM did not start: ") as raised:
+    with pytest.raises(RuntimeError, match="^vLLM failed to start: ") as raised:
         await make_engine(config, log)
-    reason, _, file = (
-        str(raised.value).removeprefix("vLLM did not start: ").rpartition("; more in ")
-    )
+    reason, _, file = str(raised.value).removeprefix("vLLM failed to start: ").rpartition("; see ")
     assert "initialization failed" not in reason
     assert Path(file) == log and reason in log.read_text()
 
 
 @pytest.mark.parametrize("merged", table("vllm", [False, True], core=[]))
-async def test_the_code_of_an_exports_card_answers_as_the_embedded_engine(merged, tmp_path):
+async def test_code_of_model_card_answers_like_embedded_engine(merged, tmp_path):
     """Greedy, in float32, in a process of its own; without the minutes of vLLM's compilation."""
     config = parse(
         {
@@ -397,5 +395,5 @@ async def test_the_code_of_an_exports_card_answers_as_the_embedded_engine(merged
     done = ran([sys.executable, "card.py"], tmp_path, **settings)
     assert done.returncode == 0, done.stderr[-3000:]
     expected = await asyncio.to_thread(greedy_text, config, policy, out)
-    # vLLM's own log stands before it, and after it as the process ends.
+    # vLLM logs before it, and after it when the process exits.
     assert expected and f"\n{expected.rstrip()}\n" in f"\n{done.stdout}\n"

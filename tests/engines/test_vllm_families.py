@@ -31,11 +31,11 @@ async def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
         yield found
 
 
-async def test_a_version_says_what_the_run_recorded(family: Family) -> None:
+async def test_saved_version_reproduces_recorded_logprobs(family: Family) -> None:
     await assert_serves_what_the_run_recorded(family)
 
 
-async def test_a_dead_engine_says_so(family: Family) -> None:
+async def test_dead_engine_raises_engine_died_error(family: Family) -> None:
     """The last test of an engine."""
     engine = family.engine
 

@@ -44,7 +44,7 @@ def gap(answers: list[ProbeAnswer], scores: Scores) -> float:
 @needs_vllm
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "dtype"), [kind("8bit", "float32"), kind("4bit", "bfloat16")])
-async def test_answers_are_as_likely_as_the_learners(name: str, dtype: str, tmp_path: Path) -> None:
+async def test_quantized_logprobs_match_learner(name: str, dtype: str, tmp_path: Path) -> None:
     lora = AdapterConfig(rank=4, alpha=8)
     model = ModelConfig(dtype=dtype, quantize=name, adapter=lora)
     actors = {"engine": "vllm", "games_in_flight": 8, "max_loras": 2, "max_cpu_loras": 3}

@@ -40,12 +40,12 @@ def wait_for(condition, seconds: float = PATIENCE_S):
     return found
 
 
-def test_a_run_survives_the_death_of_its_actor(tmp_path: Path) -> None:
+def test_run_survives_death_of_its_actor(tmp_path: Path) -> None:
     """Two updates by the command line; the actor is killed in between and leaves no process."""
     (tmp_path / "run.yaml").write_text(RUN)
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    # Names of sockets are short.
+    # Socket paths must be short.
     sockets = dict.fromkeys(["RAY_TMPDIR", "VLLM_RPC_BASE_PATH"], tempfile.gettempdir())
     run = subprocess.Popen(
         command(["train", "--config", "run.yaml", "--run_dir", "run"]),
@@ -68,14 +68,14 @@ def test_a_run_survives_the_death_of_its_actor(tmp_path: Path) -> None:
         run.kill()
     assert run.returncode == 0, output
     assert not list(scratch.glob("unstable-adapters-*"))
-    # In a path with a space the loader tells of what vLLM preloads (docs/engines.md).
+    # In a path with a space the loader prints errors of vLLM's preloads (docs/engines.md).
     assert no_developers_lines("\n".join(x for x in output.splitlines() if "LD_PRELOAD" not in x))
     assert [row["version"] for row in read_rows(metrics)] == [0, 1, 2]
     assert "actor-0 died and is restarted" in (tmp_path / "run/logs/loop.log").read_text()
     for row in read_rows(metrics)[1:]:
         assert row["learn/mismatch_abs_mean"] < 0.2
-        assert 20 < row["collect/engine/request_tokens"] < 300  # TicTacToe's prompts and answers
-    assert (tmp_path / "run/logs/engine-0.log").read_text(), "vLLM writes there"
+        assert 20 < row["collect/engine/request_tokens"] < 300  # TicTacToe prompt and answer
+    assert (tmp_path / "run/logs/engine-0.log").read_text(), "vLLM writes its log there"
 
 
 WHOLE = """
@@ -91,7 +91,7 @@ loop: {steps: 3, mode: sync}
 
 
 @pytest.mark.parametrize("kind", table("vllm", ["qwen3"], core=[]))
-def test_a_run_of_whole_models_plays_past_ones_by_turns(kind: str, tmp_path: Path) -> None:
+def test_whole_model_run_plays_past_versions(kind: str, tmp_path: Path) -> None:
     """Logprobs of the training version match the learner's, and past versions play."""
     save_family(kind, tmp_path / "model", **SIZES)
     (tmp_path / "run.yaml").write_text(WHOLE)
@@ -105,7 +105,7 @@ def test_a_run_of_whole_models_plays_past_ones_by_turns(kind: str, tmp_path: Pat
     assert [row["version"] for row in rows] == [0, 1, 2, 3]
     for row in rows[1:]:
         assert row["learn/mismatch_abs_mean"] < 1e-3
-    answered = {  # of a model that knows nothing, the first answer ends the game
+    answered = {  # an untrained model forfeits with its first answer
         (max(game["players"]), segment["adapter"])
         for game in played(RunFolder(tmp_path / "run"))
         for turn in game["turns"]

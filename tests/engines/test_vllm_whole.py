@@ -26,9 +26,9 @@ pytestmark = [needs_vllm, pytest.mark.asyncio(loop_scope="module")]
 PROMPT = [*range(5, 75)]
 FAMILIES = (*KINDS, "gemma2", "llama")
 CORE = ("gemma3_text",)
-"""Its head is tied."""
+"""Model with a tied head."""
 COMPILED = "llama"
-"""As by default; on a processor, vLLM compiles no model that has LoRAs."""
+"""The default; on a CPU, vLLM does not compile models with LoRAs."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=table("vllm", FAMILIES, CORE))
@@ -58,7 +58,7 @@ def expected(config: RunConfig, version: Adapter | None, next_ids: list[int]) ->
     return [float(scores[place, token]) for place, token in enumerate(next_ids)]
 
 
-async def test_each_request_is_answered_by_its_own_version(family: Family) -> None:
+async def test_requests_use_their_own_version(family: Family) -> None:
     """Base and two versions answer at once, each by its own weights; the base outlives both."""
     config, engine = family.config, family.engine
     versions = {name: noisy(config, name, seed) for seed, name in enumerate(["a", "b"])}
@@ -67,7 +67,7 @@ async def test_each_request_is_answered_by_its_own_version(family: Family) -> No
     next_ids = [11, 40, 3]
     for version in versions.values():
         await engine.load(version)
-    with pytest.raises(ValueError, match="'a' is there already"):
+    with pytest.raises(ValueError, match="'a' already exists"):
         await engine.load(versions["a"])
     wrong = Adapter(name="wrong", weights=save({"x": torch.ones(2)}), config={})
     with pytest.raises(ValueError, match="'wrong' does not fit the base"):
@@ -86,17 +86,17 @@ async def test_each_request_is_answered_by_its_own_version(family: Family) -> No
         assert answer.adapter == name
         of_name = expected(config, named[name], answer.token_ids)
         assert answer.logprobs == pytest.approx(of_name, abs=NATS)
-    # In the cache under each version's own name: only the last block's part is computed anew.
+    # Each version has its own cache entries: only the last block is computed again.
     assert engine.stats()["cached_prompt_tokens"] >= len(asked) * 64
     for name in versions:
         await engine.unload(name)
-    with pytest.raises(ValueError, match="'a' is not there"):
+    with pytest.raises(ValueError, match="'a' not found"):
         await engine.score(PROMPT, [next_ids], adapter="a")
     (found,) = await engine.score(PROMPT, [next_ids], adapter=None)
     assert found == pytest.approx(expected(config, None, next_ids), abs=NATS)
 
 
-async def test_a_version_says_what_the_run_recorded(family: Family) -> None:
+async def test_saved_version_reproduces_recorded_logprobs(family: Family) -> None:
     if "gemma2" in family.config.model.name:
         pytest.skip("vLLM 0.32's CPU kernels give NaN for trained weights of it at 165 tokens")
     await assert_serves_what_the_run_recorded(family)

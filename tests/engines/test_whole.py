@@ -20,8 +20,8 @@ from tests.helpers.embedded import (
 from tests.helpers.models import random_whole, tiny_model, with_weights
 
 
-@pytest.mark.parametrize("family", ["qwen2", *BOTH])  # the first has tied weights
-async def test_whole_versions_base_and_loras_at_once_are_plain_forwards_of_each(family):
+@pytest.mark.parametrize("family", ["qwen2", *BOTH])  # qwen2 has tied weights
+async def test_mixed_whole_versions_and_loras_equal_plain_forwards(family):
     model = make_model(family)
     wholes = [random_whole(model, f"main@{number}", seed=number) for number in (7, 8)]
     (lora, *_) = adapters_of(family)
@@ -36,7 +36,7 @@ async def test_whole_versions_base_and_loras_at_once_are_plain_forwards_of_each(
     assert_each_is_exact(asked, plain, "main@8")
 
 
-async def test_a_model_is_given_back_with_the_weights_that_it_had() -> None:
+async def test_model_gets_its_original_weights_back() -> None:
     model = make_model()
     own = [*model.parameters()]
     version = random_whole(model, "main@1", seed=1)
@@ -47,12 +47,12 @@ async def test_a_model_is_given_back_with_the_weights_that_it_had() -> None:
         await engine.unload("main@1")
         with pytest.raises(ValueError, match="main@1"):
             await ask(engine, RULES, adapter="main@1")
-        await engine.load(version)  # its number is another by now
+        await engine.load(version)  # it gets a new number
         await ask(engine, RULES, adapter="main@1")
     assert all(mine is other for mine, other in zip(own, [*model.parameters()], strict=True))
 
 
-async def test_a_version_of_another_shape_is_refused() -> None:
+async def test_version_of_another_shape_is_rejected() -> None:
     model = make_model()
     async with serving(model) as engine:
         with pytest.raises(ValueError, match=r"lm_head.weight is \(12, 32\), expected \(96, 32\)"):

@@ -189,7 +189,7 @@ def test_summary_and_card_show_payoffs(tmp_path: Path) -> None:
     tracker.end_update(1)
     tracker.finish("all updates made")
     table = printed(tracker).partition("Evaluations")[2].splitlines()
-    assert "pay-off" in table[1]
+    assert "payoff" in table[1]
     assert "−0.31 (−0.62 to 0.00)" in table[2] and "to 0.00)" not in table[3]
     run = Run("run", tracker.folder, tracker.view.config, read_rows(tracker.folder.metrics), None)
     about: dict[str, Any] = {"base": "tiny", "base_hint": "", "fingerprint": None}

@@ -64,7 +64,7 @@ def test_dashboard_summary_and_report_agree(
     assert RunSummary.read(context.folder, Skipped()).worst == context.tracker.view.summary.worst
 
     (run,) = read_runs([context.folder.root])
-    assert [table["rows"][0] for table in _tables(run) if table["title"].startswith("Worst")] == [
+    assert [table["rows"][0] for table in _tables(run) if table["title"].startswith("Lowest")] == [
         ["main", interval(*least.score), least.opponent, *map(str, least[2:])]
     ]
     told = ratings([context.folder.root], 1.0, as_json=True)
@@ -74,7 +74,7 @@ def test_dashboard_summary_and_report_agree(
     console = Console(file=io.StringIO(), width=200)
     console.print(summary(context.folder, "all updates made"))
     assert isinstance(console.file, io.StringIO)
-    shown = console.file.getvalue().partition("Worst case")[2]
+    shown = console.file.getvalue().partition("Lowest score")[2]
     assert re.search(rf"main +{least.score.mean:.2f} \(.*\) +{least.opponent} ", shown)
     _check_games(context, least)
 

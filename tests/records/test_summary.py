@@ -41,7 +41,7 @@ def tracked(root: Path) -> Tracker:
     return tracker
 
 
-def test_a_live_summary_is_that_of_the_files(tmp_path: Path) -> None:
+def test_live_summary_equals_summary_of_files(tmp_path: Path) -> None:
     tracker = tracked(tmp_path)
     live, read = tracker.view.summary, RunSummary.read(tracker.folder, Skipped())
     assert live.opponents == read.opponents
@@ -51,7 +51,7 @@ def test_a_live_summary_is_that_of_the_files(tmp_path: Path) -> None:
     assert read.opponents and read.ratings and read.totals["collect/games"] == 6
 
 
-def test_older_rows_go_and_their_figures_stay(tmp_path: Path) -> None:
+def test_dropped_rows_keep_their_totals(tmp_path: Path) -> None:
     read = RunSummary.read(tracked(tmp_path).folder, Skipped())
     short = RunSummary(ratings=read.ratings)
     for row in read.rows:
@@ -60,7 +60,7 @@ def test_older_rows_go_and_their_figures_stay(tmp_path: Path) -> None:
     assert figures(short) == figures(read)
 
 
-def test_the_latest_evaluation_is_one_with_a_gain() -> None:
+def test_latest_evaluation_prefers_rows_with_gain() -> None:
     key = EvalKey("Nim", "random", "sampled")
     rows = [{"version": at, key.name("score"): at / 4} for at in range(4)]
     assert [each.version for each in RunSummary.of(rows).latest] == [3]
@@ -69,7 +69,7 @@ def test_the_latest_evaluation_is_one_with_a_gain() -> None:
     assert [each.version for each in RunSummary.of(rows).newest] == [3, 2, 1, 0]
 
 
-def test_tables_of_several_runs_are_one() -> None:
+def test_tables_of_several_runs_are_merged() -> None:
     first = tables.Table("T", ["a", "b"], [["1", "2"]])
     second = tables.Table("T", ["a", "c"], [["3", "4"]])
     both = tables.merged({"one": first, "two": second})
@@ -78,7 +78,7 @@ def test_tables_of_several_runs_are_one() -> None:
     assert both.only("c", "run", "none").rows == [["–", "one"], ["4", "two"]]
 
 
-def test_only_the_last_worst_case_counts() -> None:
+def test_only_last_worst_case_is_shown() -> None:
     later = LEAST._replace(score=Interval(0.5, 0.25, 0.75), opponent="main@2")
     rows = [{"version": 1, **worst_metrics({"main": each})} for each in (LEAST, later)]
     ((row,), empty) = (tables.worst(RunSummary.of(each)).rows for each in (rows, []))

@@ -118,7 +118,7 @@ def opened(request: pytest.FixtureRequest, browser: Any, page_file: Path) -> Ite
     found.page.close()
 
 
-def test_it_opens_whole_with_nothing_said_or_asked(opened: Opened) -> None:
+def test_page_opens_without_console_output_or_requests(opened: Opened) -> None:
     assert opened.page.locator("h1").count() == 1
     drawn = opened.page.evaluate("document.documentElement.dataset.drawn")
     assert opened.page.locator("figure svg").count() == int(drawn) > 5
@@ -128,7 +128,7 @@ def test_it_opens_whole_with_nothing_said_or_asked(opened: Opened) -> None:
     assert sizes[0] == sizes[1], "the page scrolls sideways"
 
 
-def test_filters_show_the_games_that_pass(opened: Opened) -> None:
+def test_filters_select_games(opened: Opened) -> None:
     everything = opened.page.locator(".game-row").count()
     assert opened.text("#game-count") == f"{everything} of {everything} games"
     opened.page.select_option("#filter-forfeit", "forfeited")
@@ -140,10 +140,10 @@ def test_filters_show_the_games_that_pass(opened: Opened) -> None:
     assert 0 < opened.page.locator(".game-row").count() < everything
     opened.page.fill("#filter-from", "99")
     assert opened.page.locator(".game-row").count() == 0
-    assert "No game passes" in opened.text("#game")
+    assert "No game matches" in opened.text("#game")
 
 
-def test_rows_are_as_high_before_they_are_seen(opened: Opened) -> None:
+def test_rows_keep_their_height_when_scrolled_into_view(opened: Opened) -> None:
     """Rows keep their height once visible; otherwise, scrolling would shift the list."""
     heights = "all => all.map((row) => row.getBoundingClientRect().height)"
     before = opened.page.locator(".game-row").evaluate_all(heights)
@@ -153,7 +153,7 @@ def test_rows_are_as_high_before_they_are_seen(opened: Opened) -> None:
     assert len(set(before)) == 1
 
 
-def test_games_and_turns_are_stepped_by_keyboard(opened: Opened) -> None:
+def test_keyboard_steps_through_games_and_turns(opened: Opened) -> None:
     opened.page.focus("#game-list")
     opened.press("ArrowDown", "ArrowDown")
     selected = opened.page.locator("[aria-selected=true]")
@@ -168,7 +168,7 @@ def test_games_and_turns_are_stepped_by_keyboard(opened: Opened) -> None:
     opened.press("ArrowLeft", "ArrowLeft")
     assert opened.page.get_attribute("#game", "data-turn") == "0"
     opened.page.get_by_role("button", name="end").click()
-    assert "How it ended" in opened.text("#game")
+    assert "End of the game" in opened.text("#game")
 
 
 def test_hostile_text_is_shown_as_text(opened: Opened) -> None:
@@ -183,7 +183,7 @@ def test_hostile_text_is_shown_as_text(opened: Opened) -> None:
     assert opened.page.evaluate("window.broken") is None
 
 
-def test_tokens_are_shaded_by_their_probability(opened: Opened) -> None:
+def test_tokens_are_shaded_by_probability(opened: Opened) -> None:
     opened.page.locator(".game-row", has_text="train 1000 ").click()
     opened.page.wait_for_selector("#game[data-game='1000']")
     tokens = opened.page.locator(".tokens .token")
@@ -195,18 +195,18 @@ def test_tokens_are_shaded_by_their_probability(opened: Opened) -> None:
     assert "<|user|>" in opened.text("#game")
 
 
-def test_a_token_shows_what_else_was_likely(opened: Opened) -> None:
+def test_token_shows_its_alternatives(opened: Opened) -> None:
     opened.page.locator(".game-row", has_text="train 1000 ").click()
     opened.page.wait_for_selector("#game[data-game='1000']")
-    assert opened.text(".likeliest") == "Choose a token for what else was likely there."
+    assert opened.text(".likeliest") == "Select a token to see its alternatives."
     opened.page.locator(".tokens .token").nth(1).click()
-    assert opened.text(".likeliest") == '"/" 95 %; besides · "<" 90 % · "\\\\u0000" 1.8 %'
+    assert opened.text(".likeliest") == '"/" 95 %; alternatives · "<" 90 % · "\\\\u0000" 1.8 %'
     opened.page.locator(".tokens .token").nth(1).focus()
     opened.press("Tab")
-    assert opened.text(".likeliest").startswith('"s" 90 %; besides · "<" 90 % · "/" 8.2 % · ')
+    assert opened.text(".likeliest").startswith('"s" 90 %; alternatives · "<" 90 % · "/" 8.2 % · ')
 
 
-def test_an_injected_script_does_not_run(opened: Opened) -> None:
+def test_injected_script_does_not_run(opened: Opened) -> None:
     opened.page.evaluate(
         "() => { const script = document.createElement('script');"
         " script.textContent = 'window.broken = 3'; document.body.append(script); }"
@@ -215,7 +215,7 @@ def test_an_injected_script_does_not_run(opened: Opened) -> None:
     assert "Content Security Policy" in opened.said.pop()
 
 
-def test_a_game_that_a_person_played_opens_in_the_viewer(browser: Any, tmp_path: Path) -> None:
+def test_game_of_a_person_opens_in_viewer(browser: Any, tmp_path: Path) -> None:
     words = ["play", "--opponent", "expert", "--seed", "1", "--run_dir", "played"]
     command = [sys.executable, "-c", "from unstable.cli import main; main()"]
     subprocess.run(
@@ -223,7 +223,7 @@ def test_a_game_that_a_person_played_opens_in_the_viewer(browser: Any, tmp_path:
     )
     subprocess.run([*command, "report", "played"], cwd=tmp_path, capture_output=True, check=True)
     found = Opened(browser, tmp_path / "played/report.html", 1400)
-    assert "Games that were played." in found.text("h1")
+    assert "Recorded games." in found.text("h1")
     assert found.text("#game-count") == "1 of 1 games"
     shown = found.text("#game")
     assert "person" in shown and "expert" in shown and "evaluation game 0" in shown
@@ -232,7 +232,7 @@ def test_a_game_that_a_person_played_opens_in_the_viewer(browser: Any, tmp_path:
     found.page.close()
 
 
-def test_only_a_refused_action_is_called_not_legal(browser: Any, page_file: Path) -> None:
+def test_only_rejected_action_is_called_not_legal(browser: Any, page_file: Path) -> None:
     found = Opened(browser, page_file, 1400)
     script = """turn => {
       const position = { action_values: { "[4]": 1, "[0]": -1 } };
@@ -240,7 +240,7 @@ def test_only_a_refused_action_is_called_not_legal(browser: Any, page_file: Path
     }"""
     for turn, marked, said in (
         ({"action": "[4]", "invalid": False}, False, "it was played."),
-        ({"action": "[0]", "invalid": False}, True, "played was −1."),
+        ({"action": "[0]", "invalid": False}, True, "the played move has value −1."),
         ({"action": "I play [4]", "invalid": False}, False, "not among the listed actions."),
         ({"action": "[9]", "invalid": True}, True, "not legal."),
     ):
@@ -249,16 +249,16 @@ def test_only_a_refused_action_is_called_not_legal(browser: Any, page_file: Path
     found.page.close()
 
 
-def test_the_mix_is_one_equilibriums(browser: Any, page_file: Path) -> None:
+def test_equilibrium_policy_is_shown(browser: Any, page_file: Path) -> None:
     found = Opened(browser, page_file, 1400)
     script = """action => solution({ action }, { mix: { "[bet]": 0.3 } }).textContent"""
     shown = found.page.evaluate(script, "[check]")
-    assert shown.startswith("One equilibrium's mix")
-    assert "this equilibrium plays each; the action played is not among the listed" in shown
+    assert shown.startswith("One equilibrium's policy")
+    assert "Probability of each action; the played action is not among the listed" in shown
     found.page.close()
 
 
-def test_greedy_games_are_named_and_filtered(browser: Any, page_file: Path) -> None:
+def test_greedy_games_are_labeled_and_filtered(browser: Any, page_file: Path) -> None:
     found = Opened(browser, page_file, 1400)
     kinds = found.page.evaluate("[...new Set(report.games.rows.flatMap(sampling))].sort()")
     assert found.page.locator("#filter-sampling").count() == (len(kinds) > 1)
@@ -281,7 +281,7 @@ def test_greedy_games_are_named_and_filtered(browser: Any, page_file: Path) -> N
 
 
 @pytest.mark.parametrize("width", [1400, 390])
-def test_two_runs_of_one_config_are_told_apart(
+def test_runs_of_one_config_have_distinct_labels(
     browser: Any, page_file: Path, tmp_path: Path, width: int
 ) -> None:
     """Labels keep the last word of each folder, which differs, and the page fits a phone."""
@@ -295,7 +295,7 @@ def test_two_runs_of_one_config_are_told_apart(
         found.page.locator(".plot").first.locator(".role-legend-label text").all_text_contents()
     )
     assert legend == ["163000", "171500"]
-    assert found.text("h1") == "No difference between 163000 and 171500 can be seen."
+    assert found.text("h1") == "No significant difference between 163000 and 171500."
     assert "163000 (tiny-TicTacToe-v0-self-20261123-163000):" in found.text("header")
     assert "4, paired" in found.text("#learning .card >> nth=0")
     options = found.page.locator("#filter-run option").all_text_contents()
@@ -306,7 +306,7 @@ def test_two_runs_of_one_config_are_told_apart(
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (390, "dark")])
-def test_a_sweep_opens_with_curves(browser: Any, tmp_path: Path, width: int, scheme: str) -> None:
+def test_sweep_page_shows_curves(browser: Any, tmp_path: Path, width: int, scheme: str) -> None:
     measure = Measure("collect/reward", "max")
     runs = [
         Outcome(
@@ -333,7 +333,7 @@ def test_a_sweep_opens_with_curves(browser: Any, tmp_path: Path, width: int, sch
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (390, "dark")])
-def test_a_tournament_opens_with_its_games(
+def test_tournament_page_opens_with_games(
     browser: Any, tmp_path: Path, width: int, scheme: str
 ) -> None:
     words = ["tournament", "random", "expert", "--game", "Nim-v0", "--deals", "4"]

@@ -71,13 +71,13 @@ def evaluated(run: Run, *figures: tuple[float, float, float]) -> Run:
         ([], "unknown"),
     ],
 )
-def test_the_verdict_follows_the_intervals(run: Run, gains: list[Any], kind: str) -> None:
+def test_verdict_follows_intervals(run: Run, gains: list[Any], kind: str) -> None:
     found = verdict(evaluated(run, *gains))
     assert found.kind == kind
     assert len(found.reasons) == max(1, len(gains))
 
 
-def test_a_gain_is_a_sentence(run: Run) -> None:
+def test_gain_is_written_as_sentence(run: Run) -> None:
     (reason,) = verdict(evaluated(run, (0.25, -0.5, 0.75))).reasons
     assert reason == (
         "Against bot0: score 0.50 at version 3, +0.25 (95 % interval −0.50 to +0.75) compared "
@@ -85,22 +85,22 @@ def test_a_gain_is_a_sentence(run: Run) -> None:
     )
 
 
-def test_pay_offs_have_columns_where_a_game_pays(run: Run) -> None:
+def test_payoff_columns_appear_if_a_game_pays(run: Run) -> None:
     def table(run: Run) -> dict[str, Any]:
         tables = [table for each in sections([run], [survey(run)]) for table in each["tables"]]
         return next(table for table in tables if table["title"] == "Evaluations")
 
-    assert "pay-off" not in table(run)["columns"]
+    assert "payoff" not in table(run)["columns"]
     row = dict(run.rows[-1])
     name = "eval/TicTacToe-v0/random/sampled/payoff"
     row |= {name: 0.5, f"{name}_low": 0.25, f"{name}_high": 0.75, f"{name}_gain": -0.125}
     paid = table(replace(run, rows=[row]))
     assert {len(cells) for cells in paid["rows"]} == {len(paid["columns"])}
-    at = paid["columns"].index("pay-off")
+    at = paid["columns"].index("payoff")
     assert ["+0.50 (+0.25 to +0.75)", "−0.12"] in [cells[at : at + 2] for cells in paid["rows"]]
 
 
-def test_exploitability_decides_where_its_bounds_part(run: Run) -> None:
+def test_exploitability_decides_if_bounds_do_not_overlap(run: Run) -> None:
     def measured(*bounds: tuple[float, float]) -> str:
         names = ("exploit/Kuhn/low", "exploit/Kuhn/high")
         rows = [
@@ -115,7 +115,7 @@ def test_exploitability_decides_where_its_bounds_part(run: Run) -> None:
     assert measured((0.1, 0.2)) == "unknown"
 
 
-def test_curves_hold_the_rows_values(run: Run) -> None:
+def test_curves_contain_values_of_rows(run: Run) -> None:
     shown = {c["title"]: c for each in sections([run], [survey(run)]) for c in each["charts"]}
     scores = shown["Score by version"]["spec"]["data"]["values"]
     expected = [
@@ -130,10 +130,10 @@ def test_curves_hold_the_rows_values(run: Run) -> None:
     assert [(p["x"], p["y"], p["low"]) for p in scores if p["series"] == "random"] == expected
     entropy = shown["Entropy"]["spec"]["data"]["values"]
     assert [p["y"] for p in entropy] == [r["learn/entropy"] for r in run.updates]
-    assert {"Time", "Pay-offs", "Staleness", "Truncated and invalid answers"} <= set(shown)
+    assert {"Time", "Outcome matrix", "Staleness", "Truncated and invalid answers"} <= set(shown)
 
 
-def test_a_curve_has_the_points_that_are_zero(run: Run) -> None:
+def test_curve_contains_zero_values(run: Run) -> None:
     names = ("exploit/Nim-v0/low", "exploit/Nim-v0/high")
     found = [(0.5, 1.0), (None, None), (0.0, 0.0)]
     rows = [{"version": v, **dict(zip(names, each, strict=True))} for v, each in enumerate(found)]
@@ -152,7 +152,7 @@ def test_runs_are_compared_curve_by_curve(run: Run) -> None:
     assert "Time: other" in titles
 
 
-def test_pay_offs_are_means_over_results(tmp_path: Path, run: Run) -> None:
+def test_outcome_matrix_sums_results(tmp_path: Path, run: Run) -> None:
     games = [
         make_game(0, ("main@1", "random"), outcomes=(1.0, -1.0)),
         make_game(1, ("random", "main@1"), outcomes=(1.0, 0.0)),
@@ -170,7 +170,7 @@ def test_pay_offs_are_means_over_results(tmp_path: Path, run: Run) -> None:
     assert [place.file.version for place in found.places] == [1, 1, 1]
 
 
-def test_many_versions_stand_in_groups_and_thinned_points_keep_the_mean() -> None:
+def test_many_versions_are_grouped_and_curves_averaged() -> None:
     pairs = {(f"main@{version}", "random"): Met(1, version / 100) for version in range(100)}
     cells, names = payoff_cells(pairs)
     assert names[0] == "v0–16" and names[-2:] == ["v85–99", "random"]
@@ -190,11 +190,11 @@ def test_many_versions_stand_in_groups_and_thinned_points_keep_the_mean() -> Non
     ),
     ({"games.1.env": "Nim-v0"}, ["games.1.env"]),
 )
-def test_differences_are_what_was_changed(changes: dict[str, Any], paths: list[str]) -> None:
+def test_differences_list_changed_fields(changes: dict[str, Any], paths: list[str]) -> None:
     assert [each.path for each in differences(load("default", changes))] == paths
 
 
-def test_fields_in_which_runs_differ_are_marked(run: Run) -> None:
+def test_fields_that_differ_between_runs_are_marked(run: Run) -> None:
     other = replace(run, name="other", config=run.config.model_copy(update={"seed": 9}))
     chosen = config_tables([run, other])[0]
     rows = {r[0]: (r[1:], mark) for r, mark in zip(chosen.rows, chosen.marked, strict=True)}
@@ -208,7 +208,7 @@ def test_data_cannot_end_its_script_element() -> None:
     assert json.loads(text)["text"].startswith("</script><script>alert(1)")
 
 
-def test_a_page_is_whole_and_names_nothing_outside(folder: RunFolder, tmp_path: Path) -> None:
+def test_page_is_self_contained(folder: RunFolder, tmp_path: Path) -> None:
     out = tmp_path / "report.html"
     size = write_report([folder.root], out, LIBRARY)
     page = out.read_text(encoding="utf-8")
@@ -228,17 +228,17 @@ def copied(folder: RunFolder, root: Path, *names: str) -> Path:
 
 @every_row(
     "make, message",
-    (lambda f, p: [p], "holds no config.yaml; give a folder that unstable train left"),
-    (lambda f, p: [copied(f, p / "a", "config.yaml")], "holds no metrics yet"),
-    (lambda f, p: [f.root, f.root], "is given twice; leave one out"),
+    (lambda f, p: [p], "contains no config.yaml; give a folder of unstable train"),
+    (lambda f, p: [copied(f, p / "a", "config.yaml")], "contains no metrics yet"),
+    (lambda f, p: [f.root, f.root], "duplicate; remove one"),
 )
-def test_what_is_no_run_is_one_line(
+def test_folder_without_run_gives_one_line_error(
     folder: RunFolder, tmp_path: Path, make: Callable[..., list[Path]], message: str
 ) -> None:
     refused(message, read_runs, make(folder, tmp_path))
 
 
-def test_runs_of_one_name_are_kept_apart(folder: RunFolder, tmp_path: Path) -> None:
+def test_runs_of_equal_names_get_longer_names(folder: RunFolder, tmp_path: Path) -> None:
     roots = []
     for above in ("a", "b"):
         (tmp_path / above).mkdir()
@@ -246,17 +246,17 @@ def test_runs_of_one_name_are_kept_apart(folder: RunFolder, tmp_path: Path) -> N
     assert [run.name for run in read_runs(roots)] == ["a/run", "b/run"]
 
 
-def test_what_a_run_ran_with_is_in_its_report(folder: RunFolder, tmp_path: Path) -> None:
+def test_report_contains_command_and_packages(folder: RunFolder, tmp_path: Path) -> None:
     copy = RunFolder(copied(folder, tmp_path / "run", "config.yaml", "metrics.jsonl"))
     write_environment(copy, "unstable train --seed 4")
     write_report([copy.root], copy.report, LIBRARY)
     data = json.loads(re.findall(r'id="report">(.*?)</script>', copy.report.read_text())[0])
-    assert data["runs"][0]["commands"][0] == "unstable train --seed 4  # as it was begun"
+    assert data["runs"][0]["commands"][0] == "unstable train --seed 4  # original command"
     (packages,) = (t for t in data["sections"][-1]["tables"] if t["title"] == "Packages")
     assert ["torch", version("torch")] in packages["rows"]
 
 
-def test_the_command_writes_where_it_says(
+def test_command_writes_report_to_given_path(
     folder: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "page.html"
@@ -266,15 +266,15 @@ def test_the_command_writes_where_it_says(
         ConfigError, match="^No such option: --outt .*--out.*; see unstable report --help"
     ):
         cli.run(["report", str(folder.root), "--outt", "x"])
-    with pytest.raises(ConfigError, match="nowhere/page.html': no such folder; give one"):
+    with pytest.raises(ConfigError, match="nowhere/page.html': folder not found; create it"):
         cli.run(["report", str(folder.root), "--out", str(tmp_path / "nowhere/page.html")])
-    with pytest.raises(ConfigError, match="a folder; give the file that it shall be"):
+    with pytest.raises(ConfigError, match="is a folder; give a file"):
         cli.run(["report", str(folder.root), "--out", str(tmp_path)])
-    refused("^RUN = '/nowhere': holds no config.yaml", cli.run, ["report", "/nowhere"])
+    refused("^RUN = '/nowhere': contains no config.yaml", cli.run, ["report", "/nowhere"])
     refused("^Missing argument 'RUN_DIR'; see unstable report", cli.run, ["report"])
 
 
-def test_a_report_at_the_end_costs_no_run(
+def test_failed_report_does_not_fail_run(
     folder: RunFolder, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     copy = RunFolder(copied(folder, tmp_path / "run", "config.yaml", "metrics.jsonl"))
@@ -283,10 +283,10 @@ def test_a_report_at_the_end_costs_no_run(
         report_at_end(copy, told.append)
     assert copy.report.is_file() and "the report took" in caplog.text and not told
     report_at_end(RunFolder(tmp_path / "nothing"), told.append)
-    assert "the report failed (" in caplog.text and "holds no config.yaml" in told[0]
+    assert "the report failed (" in caplog.text and "contains no config.yaml" in told[0]
 
 
-def test_the_summary_names_the_report_that_is_made_next(tmp_path: Path) -> None:
+def test_summary_names_report_if_enabled(tmp_path: Path) -> None:
     for wanted in (True, False):
         config = make_config(tracking={"report": wanted, "dashboard": "off"})
         tracker = make_tracker(tmp_path / f"{wanted}", config)
@@ -295,7 +295,7 @@ def test_the_summary_names_the_report_that_is_made_next(tmp_path: Path) -> None:
         tracker.close()
 
 
-def test_alarms_are_listed_by_rule_with_their_versions(run: Run) -> None:
+def test_alarms_are_listed_by_rule_and_version(run: Run) -> None:
     rows: list[dict[str, Any]] = [
         {"version": version, "guard/alarm/entropy": 0.05 if version > 2 else None}
         for version in range(20)
@@ -309,9 +309,9 @@ def test_alarms_are_listed_by_rule_with_their_versions(run: Run) -> None:
     ]
 
 
-def test_a_run_without_an_update_has_a_report(folder: RunFolder, tmp_path: Path) -> None:
+def test_run_without_update_has_a_report(folder: RunFolder, tmp_path: Path) -> None:
     root = copied(folder, tmp_path / "run", "config.yaml")
     first = (folder.metrics.read_text(encoding="utf-8").splitlines())[0]
     (root / "metrics.jsonl").write_text(first + "\n", encoding="utf-8")
     write_report([root], tmp_path / "page.html", LIBRARY)
-    assert "Whether it learned was not measured." in (tmp_path / "page.html").read_text()
+    assert "Learning was not measured." in (tmp_path / "page.html").read_text()

@@ -43,7 +43,7 @@ def shown(*runs: Run) -> dict[str, dict[str, Any]]:
     return {chart["title"]: chart for each in found for chart in each["charts"]}
 
 
-def test_team_mates_are_no_opponents(tmp_path: Path) -> None:
+def test_team_mates_are_not_opponents(tmp_path: Path) -> None:
     mates = ("main@1", "random", "main@1", "random")
     game = with_spec(make_game(0, mates, outcomes=(1.0, -1.0, 0.5, -1.0)), teams=TEAMS)
     assert survey(recorded(tmp_path / "run", game)).pairs["TicTacToe-v0"] == {
@@ -52,25 +52,25 @@ def test_team_mates_are_no_opponents(tmp_path: Path) -> None:
     }
 
 
-def test_without_teams_each_seat_is_for_itself(tmp_path: Path) -> None:
+def test_seats_without_teams_are_opponents(tmp_path: Path) -> None:
     game = make_game(0, ("main@1", "random", "rules"), outcomes=(1.0, 0.0, -1.0))
     pairs = survey(recorded(tmp_path / "run", game)).pairs["TicTacToe-v0"]
     assert len(pairs) == 6
     assert pairs["main@1", "rules"] == pairs["main@1", "random"] == Met(1, 1.0)
 
 
-def test_each_game_has_a_map_of_its_own(tmp_path: Path) -> None:
+def test_each_game_has_its_own_outcome_matrix(tmp_path: Path) -> None:
     first = make_game(0, outcomes=(1.0, -1.0))
     second = with_spec(make_game(1, outcomes=(-1.0, 1.0)), env="Nim-v0")
     both = recorded(tmp_path / "both", first, second)
     charts = shown(both)
     for env, label in (("TicTacToe-v0", "+1.00"), ("Nim-v0", "−1.00")):
-        chart = charts[f"Pay-offs, {env}"]
+        chart = charts[f"Outcome matrix, {env}"]
         cells = {(c["row"], c["column"]): c for c in chart["spec"]["data"]["values"]}
         assert cells["v1", "random"]["label"] == label and cells["v1", "random"]["count"] == 1
         assert "in all 1 recorded games" in chart["caption"]
-    assert "Pay-offs" in shown(recorded(tmp_path / "one", first))
-    assert "Pay-offs: both, Nim-v0" in shown(both, make_run(tmp_path / "none", "other"))
+    assert "Outcome matrix" in shown(recorded(tmp_path / "one", first))
+    assert "Outcome matrix: both, Nim-v0" in shown(both, make_run(tmp_path / "none", "other"))
 
 
 def compared(tmp_path: Path, *changes: dict[str, Any]) -> dict[str, tuple[list[str], bool]]:
@@ -87,7 +87,7 @@ def algorithm(name: str, **fields: Any) -> dict[str, Any]:
     return {f"learner.algorithm.{key}": value for key, value in {"name": name, **fields}.items()}
 
 
-def test_an_algorithm_has_its_own_defaults_in_a_comparison(tmp_path: Path) -> None:
+def test_compared_algorithms_show_their_own_defaults(tmp_path: Path) -> None:
     gspo = {**algorithm("gspo"), "groups.size": 4}
     rows = compared(tmp_path, algorithm("ppo", clip_low=0.1), gspo)
     assert rows["learner.algorithm.clip_low"] == (["0.1", "0.0003", "0.2 / 0.0003"], True)
@@ -99,7 +99,7 @@ def test_an_algorithm_has_its_own_defaults_in_a_comparison(tmp_path: Path) -> No
     }
 
 
-def test_an_algorithm_without_a_field_shows_none(tmp_path: Path) -> None:
+def test_missing_field_of_algorithm_is_shown_as_dash(tmp_path: Path) -> None:
     ppo = algorithm("ppo", **{"critic.gamma": 0.9})
     rows = compared(tmp_path, {**algorithm("grpo"), "groups.size": 4}, ppo)
     found = {path: row for path, row in rows.items() if ".critic" in path}
@@ -107,7 +107,7 @@ def test_an_algorithm_without_a_field_shows_none(tmp_path: Path) -> None:
     assert "–" not in {cells[-1] for cells, _ in found.values()}
 
 
-def test_a_game_that_a_run_lacks_is_shown_as_none(tmp_path: Path) -> None:
+def test_missing_game_of_run_is_shown_as_dash(tmp_path: Path) -> None:
     rows = compared(tmp_path, {}, {"games.1.env": "Nim-v0"})
     assert rows["games.1.env"] == (["–", "Nim-v0", "TicTacToe-v0"], True)
 
@@ -127,7 +127,7 @@ def colours(chart: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def test_a_run_has_one_colour_in_all_charts_and_one_alone_names_its_curves(tmp_path: Path) -> None:
+def test_run_has_one_color_in_all_charts(tmp_path: Path) -> None:
     first = make_run(tmp_path, "first", ratings("policy"))
     charts = shown(first, make_run(tmp_path, "second", ratings("policy", "random")))
     alone = charts["Ratings: random"]
@@ -139,13 +139,13 @@ def test_a_run_has_one_colour_in_all_charts_and_one_alone_names_its_curves(tmp_p
     assert colours(chart)["scale"]["domain"] == ["policy"] and colours(chart)["legend"] is None
 
 
-def test_a_comparison_says_how_many_curves_it_leaves_out(tmp_path: Path) -> None:
+def test_comparison_counts_curves_not_shown(tmp_path: Path) -> None:
     def charts(players: int) -> list[dict[str, Any]]:
         rows = ratings(*(f"bot{number}" for number in range(players)))
         runs = [make_run(tmp_path, name, rows) for name in ("first", "second")]
         return [c for title, c in shown(*runs).items() if title.startswith("Ratings")]
 
-    left_out = "The charts of 3 further curves are left out."
+    left_out = "The charts of 3 further curves are not shown."
     assert len(charts(MOST_SERIES)) == len(charts(MOST_SERIES + 3)) == MOST_SERIES
-    assert not any("left out" in chart["caption"] for chart in charts(MOST_SERIES))
+    assert not any("not shown" in chart["caption"] for chart in charts(MOST_SERIES))
     assert all(chart["caption"].endswith(left_out) for chart in charts(MOST_SERIES + 3))

@@ -61,7 +61,7 @@ def test_exploitability_has_a_margin(first: Bounds, last: Bounds, kind: str, why
 
 
 @given(st.floats(0.001, 100), st.floats(0, 100), st.floats(0, 0.5), st.floats(0, 0.5))
-def test_worse_is_the_reverse(first: float, last: float, width: float, last_width: float) -> None:
+def test_verdict_is_symmetric(first: float, last: float, width: float, last_width: float) -> None:
     """But for the margin, which is of the first figure."""
     kind = verdict(exploited((first, first + width), (last, last + last_width))).kind
     back = verdict(exploited((last, last + last_width), (first, first + width))).kind
@@ -73,35 +73,35 @@ def test_worse_is_the_reverse(first: float, last: float, width: float, last_widt
 @every_row(
     "signs, answer",
     ((1, 1), "It learned."),
-    ((1, 0, 0), "It learned by 1 of 3 measures; the others show no difference."),
+    ((1, 0, 0), "It learned on 1 of 3 measures; the others show no difference."),
     ((-1,), "It became worse."),
-    ((-1, 0), "It became worse by 1 of 2 measures; the others show no difference."),
-    ((1, 1, 0, -1), "Mixed: 2 of 4 measures became better, 1 worse."),
-    ((0, 0), "No difference to version 0 can be seen."),
+    ((-1, 0), "It became worse on 1 of 2 measures; the others show no difference."),
+    ((1, 1, 0, -1), "Mixed: 2 of 4 measures improved, 1 worsened."),
+    ((0, 0), "No significant difference from version 0."),
 )
-def test_the_headline_counts_where_measures_differ(signs: tuple[int, ...], answer: str) -> None:
+def test_headline_counts_measures_that_disagree(signs: tuple[int, ...], answer: str) -> None:
     gains = {1: (0.3, 0.2, 0.4), 0: (0.0, -0.1, 0.1), -1: (-0.3, -0.4, -0.2)}
     assert verdict(gained(*(gains[sign] for sign in signs))).answer == answer
 
 
-def test_of_many_measures_one_may_differ_by_chance() -> None:
+def test_verdict_corrects_for_many_measures() -> None:
     by_chance, none = (0.1, 0.005, 0.195), (0.0, -0.1, 0.1)
     assert verdict(gained(by_chance)).kind == "better"
     assert verdict(gained(by_chance, *[none] * 4)).kind == "same"
 
 
-def test_what_was_measured_once_is_named() -> None:
+def test_measures_with_one_value_are_named() -> None:
     def why(run: Run) -> list[str]:
         found = verdict(run)
-        assert found.answer == "Whether it learned was not measured."
+        assert found.answer == "Learning was not measured."
         return found.reasons
 
-    assert why(run_of([{"version": 0}])) == ["No update was finished yet."]
-    assert why(run_of([{"version": 4}])) == ["Nothing was measured at two versions."]
+    assert why(run_of([{"version": 0}])) == ["No update is finished yet."]
+    assert why(run_of([{"version": 4}])) == ["No measure exists at two versions."]
     rows = [dict(exploited((0.4, 0.5)).rows[0]), {"version": 1, "exploit/Kuhn/low": None}]
     rows[0]["eval/Nim/random/sampled/score"] = 0.5
     assert why(run_of(rows)) == [
-        "Nothing was measured at two versions; measured once: exploitability in Kuhn at version 0, "
+        "No measure exists at two versions; measured once: exploitability in Kuhn at version 0, "
         "the score against random at version 0."
     ]
 
@@ -127,24 +127,24 @@ def titles(page: dict[str, Any]) -> set[str]:
     return {each["title"] for part in page["sections"] for each in [part, *part["tables"]]}
 
 
-def test_a_page_of_played_games_has_games_alone(tmp_path: Path) -> None:
+def test_page_of_played_games_contains_only_games(tmp_path: Path) -> None:
     page = page_of(recorded(tmp_path / "play"))
     (run,) = page["runs"]
-    assert (run["answer"], run["state"]) == ("Games that were played.", "")
-    assert run["reasons"] == ["Nothing was trained here."]
+    assert (run["answer"], run["state"]) == ("Recorded games.", "")
+    assert run["reasons"] == ["This folder contains no training."]
     assert run["facts"] == [["games", "1"], ["seed", "4"]] and run["commands"] == []
-    assert titles(page) == {"Who it met", "How it was made", "Packages"}
+    assert titles(page) == {"Players", "Configuration", "Packages"}
 
 
-def test_a_run_before_its_first_row_was_to_be_trained(tmp_path: Path) -> None:
+def test_run_without_rows_counts_as_training(tmp_path: Path) -> None:
     folder = recorded(tmp_path / "run")
     make_tracker(folder.root).close()
     page = page_of(folder)
     (run,) = page["runs"]
-    assert run["answer"] == "Whether it learned was not measured."
-    assert run["reasons"] == ["No update was finished yet."]
+    assert run["answer"] == "Learning was not measured."
+    assert run["reasons"] == ["No update is finished yet."]
     assert run["commands"] == [f"unstable train --config {folder.config}"]
-    assert "Set otherwise than by default" in titles(page) and "Guard" not in titles(page)
+    assert "Changed from the defaults" in titles(page) and "Guard" not in titles(page)
 
 
 @every_row(
@@ -153,7 +153,7 @@ def test_a_run_before_its_first_row_was_to_be_trained(tmp_path: Path) -> None:
     ("interrupted", "", "State of the run: interrupted."),
     ("failed", "no space is left", "State of the run: failed (no space is left)."),
 )
-def test_the_head_says_the_end(tmp_path: Path, ending: Ending, reason: str, line: str) -> None:
+def test_page_states_how_run_ended(tmp_path: Path, ending: Ending, reason: str, line: str) -> None:
     folder = recorded(tmp_path / "run")
     tracker = make_tracker(folder.root)
     with tracker.refreshing():
@@ -167,7 +167,7 @@ def test_the_head_says_the_end(tmp_path: Path, ending: Ending, reason: str, line
     assert "training games" in names and "games" not in names
 
 
-def test_the_head_says_that_a_run_died(tmp_path: Path) -> None:
+def test_page_states_that_run_died(tmp_path: Path) -> None:
     folder = recorded(tmp_path / "run")
     tracker = make_tracker(folder.root)
     with tracker.refreshing():

@@ -50,7 +50,7 @@ def evaluated(
     return Run(name, folder, load("default", changes or {}), [row], None)
 
 
-def test_games_of_the_same_deals_and_seats_are_compared_one_by_one(tmp_path: Path) -> None:
+def test_games_of_equal_deals_and_seats_are_paired(tmp_path: Path) -> None:
     """Two runs alike but for six games of 64: scores alone could not tell them apart."""
     base = [1.0, -1.0] * 32
     better = [1.0 if number in range(1, 13, 2) else each for number, each in enumerate(base)]
@@ -67,45 +67,45 @@ def test_games_of_the_same_deals_and_seats_are_compared_one_by_one(tmp_path: Pat
     assert (backwards.sign, backwards.difference[0]) == (-1, "−")
 
 
-def test_scores_against_own_pasts_are_not_compared(tmp_path: Path) -> None:
+def test_scores_against_past_are_not_compared(tmp_path: Path) -> None:
     """Each run has another past."""
     runs = [evaluated(tmp_path, name, [worth] * 64) for name, worth in (("a", 1.0), ("b", -1.0))]
     for run in runs:
         for name in list(run.rows[0]):
             run.rows[0][name.replace("/random/", "/past/")] = run.rows[0].pop(name)
     assert differences(*runs) == []
-    assert headline(runs) == "a and b have no evaluation in common."
+    assert headline(runs) == "a and b have no common evaluation."
 
 
-def test_games_of_other_deals_are_two_scores(tmp_path: Path) -> None:
+def test_games_of_different_deals_are_not_paired(tmp_path: Path) -> None:
     first = evaluated(tmp_path, "a", [1.0, -1.0] * 32)
     second = evaluated(tmp_path, "b", [1.0, 1.0, 1.0, -1.0] * 16, seed=1)
     (found,) = differences(first, second)
-    # Newcombe (1998), of 32 and 48 in 64.
+    # Newcombe (1998), for 32 and 48 of 64.
     assert found.difference == "+0.25 (+0.08 to +0.40)"
     assert (found.games, found.sign) == ("64, 64", 1)
     third = evaluated(tmp_path, "c", [1.0, -1.0, 1.0, 1.0, -1.0] * 12, seed=2)
-    assert headline([first, third]) == "No difference between a and c can be seen."
+    assert headline([first, third]) == "No significant difference between a and c."
 
 
-def test_measures_that_do_not_agree_are_counted(tmp_path: Path) -> None:
+def test_headline_counts_disagreeing_measures(tmp_path: Path) -> None:
     first = evaluated(tmp_path, "a", [1.0] * 64, exploitability=FAR)
     second = evaluated(tmp_path, "b", [-1.0] * 64, exploitability=LARGE)
-    assert headline([first, second]) == ("a and b: b is better by 1 of 2 measures, worse by 1.")
+    assert headline([first, second]) == ("a and b: b is better on 1 of 2 measures, worse on 1.")
     third = evaluated(tmp_path, "c", [1.0] * 64, exploitability=LARGE)
-    assert headline([first, third]) == "c is better than a by 1 of 2 measures."
+    assert headline([first, third]) == "c is better than a on 1 of 2 measures."
     assert headline([first, second, third]).count(".") == 2
     assert headline([first, *[second] * 4]) == "5 runs compared"
 
 
-def test_another_game_or_opponent_of_that_name_is_not_compared(tmp_path: Path) -> None:
+def test_different_games_of_equal_name_are_not_compared(tmp_path: Path) -> None:
     first = evaluated(tmp_path, "a", [1.0] * 8)
     other = evaluated(tmp_path, "b", [1.0] * 8, changes={"games.0.args": {"size": 4}})
     assert differences(first, other) == []
-    assert headline([first, other]) == "a and b have no evaluation in common."
+    assert headline([first, other]) == "a and b have no common evaluation."
 
 
-def test_without_its_games_an_evaluation_has_its_score(tmp_path: Path) -> None:
+def test_evaluation_without_games_is_compared_by_score(tmp_path: Path) -> None:
     first = evaluated(tmp_path, "a", [1.0, -1.0] * 32)
     second = evaluated(tmp_path, "b", [1.0] * 64)
     second.folder.games("eval", 4).unlink()
@@ -113,7 +113,7 @@ def test_without_its_games_an_evaluation_has_its_score(tmp_path: Path) -> None:
     assert (found.games, found.sign) == ("64, 64", 1)
 
 
-def test_the_table_names_the_better_run(tmp_path: Path) -> None:
+def test_table_names_better_run(tmp_path: Path) -> None:
     runs = [evaluated(tmp_path, "a", [1.0, -1.0] * 32), evaluated(tmp_path, "b", [1.0] * 64)]
     shown = sections(runs, [survey(run) for run in runs])
     (table,) = [t for s in shown for t in s["tables"] if t["title"] == "Compared with a"]
@@ -134,5 +134,5 @@ def test_the_table_names_the_better_run(tmp_path: Path) -> None:
     (["a" * 40, "b" * 40], ["a" * 12 + "…" + "a" * 11, "b" * 12 + "…" + "b" * 11]),
     (["a" * 40, "a" * 41], [f"{n}: {'a' * 12}…{'a' * 11}" for n in (1, 2)]),
 )
-def test_short_names_part_the_runs(names: list[str], expected: list[str]) -> None:
+def test_labels_distinguish_runs(names: list[str], expected: list[str]) -> None:
     assert labels(names) == expected

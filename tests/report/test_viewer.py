@@ -30,7 +30,7 @@ from unstable.report.run import Run
 from unstable.report.survey import survey
 from unstable.types import GameResult
 
-# Which games
+# Selection of games
 
 
 def places(train: dict[int, int], evaluated: dict[int, int]) -> list[GameLocation]:
@@ -42,7 +42,7 @@ def places(train: dict[int, int], evaluated: dict[int, int]) -> list[GameLocatio
     return [GameLocation(f, at, at) for f in files for at in range(counts[f.purpose][f.version])]
 
 
-def test_the_ends_evaluations_come_first_and_the_rest_is_spread() -> None:
+def test_first_and_last_evaluations_are_preferred() -> None:
     found = chosen(places({v: 1000 for v in range(10)}, {0: 300, 5: 300, 9: 300}), 2000)
     assert len(found) == len(set(found)) == 2000
     count = {
@@ -56,25 +56,25 @@ def test_the_ends_evaluations_come_first_and_the_rest_is_spread() -> None:
     assert [p.file.version for p in found] == sorted((p.file.version for p in found), reverse=True)
 
 
-def test_evaluations_take_half_at_most() -> None:
+def test_evaluations_fill_at_most_half() -> None:
     found = chosen(places({0: 5000, 1: 5000}, {0: 4000, 1: 4000}), 1000)
     assert sum(place.file.purpose == "eval" for place in found) == 500
 
 
 @given(st.integers(0, 60), st.integers(0, 60))
-def test_spread_keeps_both_ends_and_the_order(number: int, most: int) -> None:
+def test_spread_keeps_both_ends_and_order(number: int, most: int) -> None:
     found = spread(range(number), most)
     assert len(found) == min(number, most) and found == sorted(set(found))
     if len(found) > 1:
         assert (found[0], found[-1]) == (0, number - 1)
 
 
-def test_the_rule_is_said() -> None:
+def test_selection_rule_is_stated() -> None:
     assert rule(7, 7) == "All 7 recorded games."
-    assert rule(2000, 67000).startswith("2,000 of 67,000 recorded games: evaluation games of")
+    assert rule(2000, 67000).startswith("2,000 of 67,000 recorded games: up to half are evaluation")
 
 
-# What is shown of them
+# Content of games
 
 NOTHING = Sources()
 
@@ -92,7 +92,7 @@ def packed(games: list[GameResult], root: Path, sources: Sources = NOTHING) -> t
     return index, [game for chunk in chunks for game in json.loads(gzip.decompress(chunk))]
 
 
-def test_each_line_of_the_index_has_its_game(tmp_path: Path) -> None:
+def test_index_rows_match_their_games(tmp_path: Path) -> None:
     games = [make_game(n, outcomes=((1.0, -1.0) if n % 2 else (-1.0, 1.0))) for n in range(60)]
     index, stored = packed(games, tmp_path)
     assert [row["game"] for row in index["rows"]] == list(range(60))
@@ -113,7 +113,7 @@ def test_each_line_of_the_index_has_its_game(tmp_path: Path) -> None:
     (("random", "main@1"), (1,), "random", ["random"], 1),
     (("main@0", "main@3"), (), "main@0", ["past versions"], 1),
 )
-def test_opponents_are_seen_from_the_policys_seat(
+def test_index_row_takes_perspective_of_policy(
     players: tuple[str, ...],
     trained: tuple[int, ...],
     against: str,
@@ -141,21 +141,21 @@ TOKENIZER = tiny_tokenizer()
 
 
 @given(st.lists(st.integers(0, 131), max_size=20))
-def test_pieces_are_the_text(ids: list[int]) -> None:
+def test_token_strings_add_up_to_text(ids: list[int]) -> None:
     texts = TokenStrings(lambda ids: str(TOKENIZER.decode(ids, skip_special_tokens=False)))
     strings = texts.strings(ids)
     assert len(strings) == len(ids) and "".join(strings) == texts.text(ids)
 
 
 @given(st.text("aé✓𝄞 ", max_size=8))
-def test_a_character_of_several_tokens_is_the_last_ones(text: str) -> None:
+def test_multi_token_character_belongs_to_its_last_token(text: str) -> None:
     ids = list(text.encode())
     strings = TokenStrings(lambda ids: bytes(ids).decode(errors="replace")).strings(ids)
     assert len(strings) == len(ids) and "".join(strings) == text
     assert [string for string in strings if string] == list(text)
 
 
-def test_the_decoder_keeps_control_tokens_and_needs_a_file(tiny_folder: Path) -> None:
+def test_decoder_keeps_control_tokens(tiny_folder: Path) -> None:
     decode = load_decoder(ModelConfig(name=str(tiny_folder)))
     assert decode is not None and decode([3, 4 + ord("a"), 0]) == "<|assistant|>a<|end|>"
     assert load_decoder(ModelConfig(name="nobody/no-such-model")) is None
@@ -165,7 +165,7 @@ def test_the_decoder_keeps_control_tokens_and_needs_a_file(tiny_folder: Path) ->
 
 
 @every_row("env", "TicTacToe-v0", "WildTicTacToe-v0", "Nim-v0")
-def test_a_moves_worth_is_the_best_reply_turned_round(env: str) -> None:
+def test_move_value_is_negated_value_of_best_reply(env: str) -> None:
     chance = Random(4)
     for seed in range(6):
         game = Game(GameConfig(env=env), seed)
@@ -194,7 +194,7 @@ def played(config: GameConfig, seed: int) -> list[str]:
     return actions
 
 
-def test_a_replay_has_the_position_before_each_action_and_the_last() -> None:
+def test_replay_has_position_before_each_action_and_at_end() -> None:
     config = GameConfig(env="TicTacToe-v0")
     actions = played(config, 3)
     positions = replay(config, 3, actions)
@@ -203,26 +203,26 @@ def test_a_replay_has_the_position_before_each_action_and_the_last() -> None:
     assert marks == list(range(len(actions) + 1))
     assert positions[-1].action_values is None
     assert positions[0].prompted == "012345678"
-    assert positions[1].prompted.count("O") == 1  # X is the mover's, who has none yet
+    assert positions[1].prompted.count("O") == 1  # X is for the player to move
     prompt = config.model_copy(update={"prompt": "answer"})
     assert {position.prompted for position in replay(prompt, 3, actions)} == {""}
 
 
-def test_hidden_games_have_an_equilibriums_mix() -> None:
+def test_hidden_information_games_have_equilibrium_policy() -> None:
     config = GameConfig(env="unstable.games.catalog.kuhn:KuhnPoker", args={"max_rounds": 1})
     first, *_ = replay(config, 3, played(config, 3))
     assert first.action_values is None and first.mix is not None
     assert sum(first.mix.values()) == pytest.approx(1)
 
 
-def test_a_replay_ends_where_it_differs_and_users_games_have_none() -> None:
+def test_replay_stops_at_first_difference() -> None:
     config = GameConfig(env="TicTacToe-v0", invalid_moves={"allowed": 0})
     assert len(replay(config, 3, ["[4]", "[4]", "[1]"])) == 3
     assert is_known(GameConfig(env="Nim-v0"))
     assert not is_known(GameConfig(env="tests.helpers.unruly:Unruly"))
 
 
-def test_replaying_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replay_time_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     positions = runtime.sources(parse({})).positions
     assert positions is not None
     played = make_game(3, turns=1)
@@ -233,10 +233,10 @@ def test_replaying_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert positions(replace(played, spec=unruly)) == []
 
 
-def test_the_page_says_how_many_games_have_no_board(tmp_path: Path) -> None:
+def test_page_counts_games_without_board(tmp_path: Path) -> None:
     late = Sources(positions=lambda game: None if game.spec.game_id > 0 else [])
     index, stored = packed([make_game(n) for n in range(3)], tmp_path, late)
     assert index["rule"].endswith(
-        "2 of these games have no board, as the time for replays was spent."
+        "2 of these games have no board, because replaying reached its time limit."
     )
     assert [game["positions"] for game in stored] == [[], [], []]

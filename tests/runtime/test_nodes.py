@@ -81,7 +81,7 @@ def test_received_files_are_written_atomically(tmp_path: Path) -> None:
     write_files(tmp_path / "000012", files)
     assert read_files(tmp_path / "000012") == files
     assert [path.name for path in tmp_path.iterdir()] == ["000012"]
-    with pytest.raises(FileExistsError, match="nothing is overwritten"):
+    with pytest.raises(FileExistsError, match="is never overwritten"):
         write_files(tmp_path / "000012", {})
 
 

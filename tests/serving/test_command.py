@@ -43,9 +43,7 @@ def ended(process: "subprocess.Popen[str]", by: signal.Signals, code: int) -> st
     return output
 
 
-def test_versions_of_a_run_are_served_for_a_token(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_versions_are_served_with_token(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_TOKEN", "open-sesame-please")
     words = ["run", "--versions", "0,best,12", "--token_env", "MY_TOKEN", "--seed", "5"]
     process, url = served(place, *words)
@@ -72,7 +70,7 @@ def test_versions_of_a_run_are_served_for_a_token(
 
 
 @pytest.mark.slow
-def test_a_base_model_is_served_without_a_run(place: Path) -> None:
+def test_base_model_is_served_without_run(place: Path) -> None:
     process, url = served(place, "--config", "tiny", "--top_logprobs", "0")
     with openai.OpenAI(base_url=url, api_key="any", max_retries=0) as client:
         assert [model.id for model in client.models.list()] == ["base"]
@@ -82,7 +80,7 @@ def test_a_base_model_is_served_without_a_run(place: Path) -> None:
     assert not list((place / "outputs").iterdir())
 
 
-def test_a_dead_engine_ends_the_command(
+def test_dead_engine_ends_command(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     engine, statuses = Says(lambda seed: [5, 6]), list[int]()
@@ -120,7 +118,7 @@ def test_a_dead_engine_ends_the_command(
 
 @pytest.mark.tables("serving", 3)
 @pytest.mark.slow
-def test_what_the_page_shows_runs(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_documented_requests_run(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = (ROOT / "docs/serve.md").read_text(encoding="utf-8")
     (curl,) = [each for each in blocks("bash", page) if each.startswith("curl")]
     (script,) = blocks("python", page)
@@ -144,17 +142,17 @@ WRONG = [
     (["run", "--versions", "7"], r"^version = 7: checkpoint not found in .*; available: 0, 3, 12$"),
     (["run@3", "--versions", "0"], r"^--versions: conflicts with RUN_DIR@VERSION; remove one$"),
     (["run@4"], r"^version = 4: checkpoint not found"),
-    (["nowhere"], r"^RUN_DIR = 'nowhere' holds no config.yaml; give a run"),
+    (["nowhere"], r"^RUN_DIR = 'nowhere': contains no config.yaml; give a run"),
     (["--versions", "0"], r"^--versions: RUN_DIR is missing; give the run of these versions$"),
     (["run", "--config", "tiny"], r"^--config: conflicts with RUN_DIR and its config"),
     (["run", "--threads", "0"], r"^--threads = '0': input should be greater than or equal to 1$"),
     (["run", "--top_logprobs", "21"], r"^tracking.top_logprobs = 21: input should be less"),
-    (["run", "--port", "70000"], r"^--port = 70000: cannot be listened at on 127.0.0.1"),
+    (["run", "--port", "70000"], r"^--port = 70000: cannot listen on 127.0.0.1"),
     (["run", "--foo", "1"], r"^unknown key 'foo'"),
 ]
 
 
-def test_a_mistake_is_one_line(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_options_give_one_line_errors(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place)
     monkeypatch.setenv("SPACED", "two words")
     monkeypatch.delenv("NOT_SET", raising=False)
@@ -164,11 +162,11 @@ def test_a_mistake_is_one_line(place: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert [row for row in rows if not re.search(*row)] == []
 
 
-def test_a_port_that_is_taken_is_a_mistake(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_taken_port_is_rejected(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(ConfigError, match=rf"^--port = {port}: .* choose another$"):
+        with pytest.raises(ConfigError, match=rf"^--port = {port}: .* choose another port$"):
             run(["serve", "run", "--port", str(port)])

@@ -40,49 +40,49 @@ async def ask(
 
 
 WRONG: list[tuple[str, dict[str, Any], int, Said]] = [
-    ("no model", {"model": "main@1"}, 404, {"param": "model", "code": "model_not_found"}),
-    ("a model of control characters", {"model": "\ud800\x1b"}, 404, {"param": "model"}),
+    ("unknown model", {"model": "main@1"}, 404, {"param": "model", "code": "model_not_found"}),
+    ("model name of control characters", {"model": "\ud800\x1b"}, 404, {"param": "model"}),
     ("no messages", {"messages": []}, 400, {"param": "messages"}),
-    ("no text", {"messages": [{"role": "user", "content": 3}]}, 400, {}),
+    ("content is not text", {"messages": [{"role": "user", "content": 3}]}, 400, {}),
     (
-        "an image",
+        "image part",
         {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
         400,
-        {"message": "messages.0.content: parts of type 'image_url' are not served; give text"},
+        {"message": "messages.0.content: unsupported part type 'image_url'; use text"},
     ),
-    ("a role", {"messages": [{"role": "king", "content": "x"}]}, 400, {"param": "messages.0.role"}),
-    ("half a character", {"messages": [{"role": "user", "content": "\ud800"}]}, 400, {}),
+    ("role", {"messages": [{"role": "king", "content": "x"}]}, 400, {"param": "messages.0.role"}),
+    ("lone surrogate", {"messages": [{"role": "user", "content": "\ud800"}]}, 400, {}),
     ("top_p", {"top_p": 0.5}, 400, {"param": "top_p", "code": "unsupported_parameter"}),
     ("top_k", {"top_k": 5}, 400, {"param": "top_k", "code": "unsupported_parameter"}),
-    ("a penalty", {"presence_penalty": 1}, 400, {"param": "presence_penalty"}),
-    ("a bias", {"logit_bias": {"5": 1}}, 400, {"param": "logit_bias"}),
-    ("a form", {"response_format": {"type": "json_object"}}, 400, {"param": "response_format"}),
-    ("no tokens", {"max_tokens": 0}, 400, {"param": "max_tokens"}),
+    ("presence_penalty", {"presence_penalty": 1}, 400, {"param": "presence_penalty"}),
+    ("logit_bias", {"logit_bias": {"5": 1}}, 400, {"param": "logit_bias"}),
+    ("format", {"response_format": {"type": "json_object"}}, 400, {"param": "response_format"}),
+    ("max_tokens = 0", {"max_tokens": 0}, 400, {"param": "max_tokens"}),
     ("too many tokens", {"max_tokens": 10**9}, 400, {"param": "max_tokens"}),
     (
-        "too long a prompt",
+        "prompt too long",
         {"messages": [{"role": "user", "content": LONG}], "max_tokens": None},
         400,
         {"param": "messages", "code": "context_length_exceeded"},
     ),
-    ("below zero", {"temperature": -1}, 400, {"param": "temperature"}),
+    ("negative temperature", {"temperature": -1}, 400, {"param": "temperature"}),
     ("nearly greedy", {"temperature": 1e-30}, 400, {"param": "temperature"}),
-    ("too hot", {"temperature": 1e9}, 400, {"param": "temperature"}),
-    ("no number", {"temperature": float("nan")}, 400, {"param": "temperature"}),
-    ("none at all", {"n": 0}, 400, {"param": "n"}),
-    ("too many", {"n": 65}, 400, {"param": "n"}),
-    ("a seed of 70 bits", {"seed": 2**70}, 400, {"param": "seed"}),
-    ("likeliest", {"logprobs": True, "top_logprobs": 4}, 400, {"param": "top_logprobs"}),
-    ("more likeliest", {"logprobs": True, "top_logprobs": 21}, 400, {"param": "top_logprobs"}),
-    ("five stops", {"stop": [*"abcde"]}, 400, {"message": "stop: 5 texts; at most 4 are served"}),
-    ("no flag", {"stream": 5}, 400, {"message": "stream: Input should be a valid boolean"}),
-    ("a flag as text", {"stream_options": {"include_usage": "yes"}}, 400, {}),
-    ("a number as text", {"max_tokens": "8"}, 400, {"param": "max_tokens"}),
-    ("a flag for a number", {"n": True}, 400, {"param": "n"}),
-    ("moves", {"legal_moves": ["[1]"]}, 400, {"param": "legal_moves"}),
-    ("a tool alone", {"messages": [{"role": "tool", "content": "2"}]}, 400, {"param": "messages"}),
-    ("no name", {"tools": [{"type": "function", "function": {}}]}, 400, {}),
-    ("no schema", {"response_format": {"type": "json_schema"}}, 400, {"param": "response_format"}),
+    ("temperature too high", {"temperature": 1e9}, 400, {"param": "temperature"}),
+    ("temperature NaN", {"temperature": float("nan")}, 400, {"param": "temperature"}),
+    ("n = 0", {"n": 0}, 400, {"param": "n"}),
+    ("n = 65", {"n": 65}, 400, {"param": "n"}),
+    ("70-bit seed", {"seed": 2**70}, 400, {"param": "seed"}),
+    ("top_logprobs 4", {"logprobs": True, "top_logprobs": 4}, 400, {"param": "top_logprobs"}),
+    ("top_logprobs 21", {"logprobs": True, "top_logprobs": 21}, 400, {"param": "top_logprobs"}),
+    ("5 stops", {"stop": [*"abcde"]}, 400, {"message": "stop: 5 texts, but the maximum is 4"}),
+    ("bad stream", {"stream": 5}, 400, {"message": "stream: Input should be a valid boolean"}),
+    ("include_usage as text", {"stream_options": {"include_usage": "yes"}}, 400, {}),
+    ("max_tokens as text", {"max_tokens": "8"}, 400, {"param": "max_tokens"}),
+    ("n as boolean", {"n": True}, 400, {"param": "n"}),
+    ("legal_moves", {"legal_moves": ["[1]"]}, 400, {"param": "legal_moves"}),
+    ("tool first", {"messages": [{"role": "tool", "content": "2"}]}, 400, {"param": "messages"}),
+    ("tool without name", {"tools": [{"type": "function", "function": {}}]}, 400, {}),
+    ("schema", {"response_format": {"type": "json_schema"}}, 400, {"param": "response_format"}),
     *(
         (name, {name: value}, 400, {"param": name, "code": "unsupported_parameter"})
         for name, value in (
@@ -92,7 +92,7 @@ WRONG: list[tuple[str, dict[str, Any], int, Said]] = [
             *(("reasoning_effort", "low"), ("functions", [{"name": "f"}])),
         )
     ),
-    ("a tool that is needed", {"tool_choice": "required"}, 400, {"param": "tool_choice"}),
+    ("tool_choice without tools", {"tool_choice": "required"}, 400, {"param": "tool_choice"}),
 ]
 
 
@@ -100,7 +100,7 @@ WRONG: list[tuple[str, dict[str, Any], int, Said]] = [
 @pytest.mark.parametrize(
     ("change", "status", "said"), [w[1:] for w in WRONG], ids=[w[0] for w in WRONG]
 )
-async def test_a_wrong_chat(
+async def test_invalid_chat_request_is_rejected(
     served: Endpoint, change: dict[str, Any], status: int, said: Said, is_streamed: bool
 ) -> None:
     check(await ask(served, CHAT | {"stream": is_streamed} | change), status, said)
@@ -116,10 +116,10 @@ def check(reply: httpx.Response, status: int, said: Said) -> None:
 
 
 OTHERS: list[tuple[dict[str, Any], int, Said]] = [
-    ({"body": "{"}, 400, {"message": "the body is no JSON"}),
-    ({"body": b"\xff\xfe"}, 400, {"message": "the body is no JSON"}),
-    ({"body": "[" * 100_000}, 400, {"message": "the body is no JSON"}),
-    ({"body": "[]"}, 400, {"message": "the body is no JSON object"}),
+    ({"body": "{"}, 400, {"message": "the request body is not JSON"}),
+    ({"body": b"\xff\xfe"}, 400, {"message": "the request body is not JSON"}),
+    ({"body": "[" * 100_000}, 400, {"message": "the request body is not JSON"}),
+    ({"body": "[]"}, 400, {"message": "the request body is not a JSON object"}),
     ({"body": "{}"}, 400, {"param": "model"}),
     ({"body": "x" * (4 * 2**20 + 1)}, 413, {}),
     ({"body": "x" * (20 * 2**20)}, 413, {}),
@@ -151,7 +151,7 @@ OTHERS: list[tuple[dict[str, Any], int, Said]] = [
     ({"body": {**TEXT, "prompt": "\ud800"}, "path": "/completions"}, 400, {"param": "prompt"}),
     (
         {"body": {**TEXT, "echo": True, "stream": True}, "path": "/completions"},
-        *(400, {"message": "echo: not with stream; leave one of them out", "param": "echo"}),
+        *(400, {"message": "echo: conflicts with stream; remove one of them", "param": "echo"}),
     ),
     ({"body": {**TEXT, "suffix": "x"}, "path": "/completions"}, 400, {"param": "suffix"}),
     ({"body": {**TEXT, "best_of": 2}, "path": "/completions"}, 400, {"param": "best_of"}),
@@ -161,13 +161,13 @@ OTHERS: list[tuple[dict[str, Any], int, Said]] = [
 @pytest.mark.parametrize(
     ("request_", "status", "said"), OTHERS, ids=[str(o[0])[:60] for o in OTHERS]
 )
-async def test_another_wrong_request(
+async def test_invalid_request_is_rejected(
     served: Endpoint, request_: dict[str, Any], status: int, said: Said
 ) -> None:
     check(await ask(served, **request_), status, said)
 
 
-async def test_what_says_nothing_new_is_taken(served: Endpoint) -> None:
+async def test_neutral_parameters_are_accepted(served: Endpoint) -> None:
     neutral: dict[str, Any] = {
         "top_p": 1.0,
         "top_k": -1,

@@ -58,7 +58,7 @@ def talkative(tick_s: float = 0.01) -> Says:
 
 
 @pytest.mark.parametrize("is_streamed", [False, True], ids=["whole", "streamed"])
-async def test_a_client_that_goes_away_frees_its_slot(is_streamed: bool) -> None:
+async def test_disconnected_client_frees_its_slot(is_streamed: bool) -> None:
     engine = talkative(0.2)
     async with endpoint(engine=engine) as served:
         for n in (1, 3):
@@ -71,7 +71,7 @@ async def test_a_client_that_goes_away_frees_its_slot(is_streamed: bool) -> None
         assert served.seat.counts.in_flight == 0
 
 
-async def test_a_client_that_leaves_a_stream_frees_its_slot(tiny_folder: Path) -> None:
+async def test_client_that_closes_its_stream_frees_its_slot(tiny_folder: Path) -> None:
     """When a client leaves a stream, the real engine answers the request that waits behind it."""
     config = served_config(
         model={"name": str(tiny_folder), "dtype": "float32", "adapter": {"rank": 4}},
@@ -89,7 +89,7 @@ async def test_a_client_that_leaves_a_stream_frees_its_slot(tiny_folder: Path) -
         assert served.engine.stats()["running"] == 0
 
 
-async def test_a_client_that_reads_nothing_disturbs_no_other() -> None:
+async def test_client_that_never_reads_does_not_block_others() -> None:
     async with endpoint(engine=talkative(0.0), config=big()) as served, served.client() as client:
         body = {**ASKED, "stream": True, "max_tokens": 500, "logprobs": True, "top_logprobs": 2}
         stuck = [await opened(served, body) for _ in range(4)]
@@ -98,7 +98,7 @@ async def test_a_client_that_reads_nothing_disturbs_no_other() -> None:
         for seed in range(8):
             reply = await client.chat.completions.create(**{**ASKED, "seed": seed})
             assert reply.usage.completion_tokens == 40
-        await until(lambda: served.seat.counts.in_flight == 0)  # a slot is not held by who reads
+        await until(lambda: served.seat.counts.in_flight == 0)  # slow readers hold no slot
         for reader, writer in stuck:
             writer.transport.resume_reading()  # type: ignore[attr-defined]
             assert (await reader.readuntil(b"[DONE]")).count(b'"content"') >= 500
@@ -109,14 +109,14 @@ def big() -> Any:
     return served_config(sampling={"max_prompt_tokens": 128, "max_tokens": 512})
 
 
-async def test_a_body_that_comes_slowly_disturbs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slow_request_body_does_not_block_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app, "_BODY_S", 1)
     async with endpoint(engine=talkative()) as served, served.client() as client:
         length = len(json.dumps(ASKED).encode()) + 50
         slow = [await opened(served, ASKED, promised=length) for _ in range(5)]
         began = time.monotonic()
         for index in range(3):
-            slow[0][1].write(b" ")  # a byte now and then
+            slow[0][1].write(b" ")  # one byte at a time
             reply = await client.chat.completions.create(**ASKED | {"max_tokens": 2, "seed": index})
             assert reply.usage.completion_tokens == 2
         assert time.monotonic() - began < 10
@@ -126,7 +126,7 @@ async def test_a_body_that_comes_slowly_disturbs_no_other(monkeypatch: pytest.Mo
         assert served.seat.counts.asked == 3
 
 
-async def test_half_a_header_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_incomplete_header_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "_HEADER_S", 0.3)
     async with endpoint(engine=talkative()) as served, served.client() as client:
         reader, writer = await asyncio.open_connection("127.0.0.1", served.server.port)
@@ -137,12 +137,12 @@ async def test_half_a_header_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) 
         async with asyncio.timeout(10):
             assert await reader.read() == b""
         await close(writer)
-        # An answer that takes longer than that is no header.
+        # The timeout applies to headers, not to answers.
         reply = await client.chat.completions.create(**ASKED)
         assert reply.usage.completion_tokens == 40
 
 
-async def test_more_connections_than_may_be_open_are_refused(
+async def test_connections_over_limit_are_rejected(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(server, "most_connections", lambda: 4)
@@ -154,14 +154,14 @@ async def test_more_connections_than_may_be_open_are_refused(
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             assert b" 503 " in await reader.readline()
             await close(writer)
-        assert caplog.text.count("more than 4 connections: others are refused") == 1
+        assert caplog.text.count("more than 4 connections; rejecting new ones") == 1
         for _, writer in opened:
             await close(writer)
         await asyncio.sleep(0.1)
         assert (await client.chat.completions.create(**ASKED)).usage.completion_tokens == 40
 
 
-async def test_a_name_that_was_made_to_mean_this_machine_is_not_answered() -> None:
+async def test_foreign_host_header_is_rejected() -> None:
     async with endpoint(engine=talkative()) as served, httpx.AsyncClient() as client:
         port = served.server.port
         for host, status in (
@@ -172,7 +172,7 @@ async def test_a_name_that_was_made_to_mean_this_machine_is_not_answered() -> No
             assert reply.status_code == status, host
 
 
-async def test_a_long_prompt_keeps_nobody_else_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_long_prompt_does_not_block_other_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     may_end = threading.Event()
     encoded = models.encoded
 
@@ -188,13 +188,13 @@ async def test_a_long_prompt_keeps_nobody_else_waiting(monkeypatch: pytest.Monke
         assert (await client.chat.completions.create(**ASKED)).usage.completion_tokens == 40
         may_end.set()
         for each in await asyncio.gather(*asked, return_exceptions=True):
-            assert "are more than the 256 that are served" in str(each)
+            assert "exceed the context of 256 tokens" in str(each)
 
 
-async def test_what_is_more_than_may_wait_is_refused_with_a_time_to_wait() -> None:
+async def test_request_over_queue_limit_gets_429_with_retry_after() -> None:
     engine = talkative(0.02)
     async with endpoint(engine=engine) as served, served.client() as client:
-        most = 5 * 4  # games_in_flight, and four times as many
+        most = 5 * 4  # games_in_flight, running and waiting
         many = [
             asyncio.create_task(client.chat.completions.create(**{**ASKED, "max_tokens": 30}))
             for _ in range(most)
@@ -212,7 +212,7 @@ async def test_what_is_more_than_may_wait_is_refused_with_a_time_to_wait() -> No
 
 
 @pytest.mark.parametrize("is_streamed", [False, True], ids=["whole", "streamed"])
-async def test_a_dead_engine_is_said_to_all_and_to_who_serves(is_streamed: bool) -> None:
+async def test_dead_engine_is_reported_to_clients_and_server(is_streamed: bool) -> None:
     engine = talkative(0.02)
     async with endpoint(engine=engine) as served, served.client() as client:
         asked = asyncio.create_task(finished(client, is_streamed))
@@ -236,7 +236,7 @@ async def finished(client: openai.AsyncOpenAI, is_streamed: bool) -> Exception:
     return found.value
 
 
-async def test_an_error_of_one_request_is_its_own(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failed_request_does_not_affect_others(caplog: pytest.LogCaptureFixture) -> None:
     engine = talkative()
     async with endpoint(engine=engine) as served, served.client() as client:
         engine.error = RuntimeError("secret details")
@@ -252,7 +252,7 @@ async def test_an_error_of_one_request_is_its_own(caplog: pytest.LogCaptureFixtu
         await until(lambda: engine.running == 0)
 
 
-async def test_requests_in_flight_are_answered_as_the_server_ends() -> None:
+async def test_server_answers_requests_in_flight_before_closing() -> None:
     engine = talkative(0.01)
     async with endpoint(engine=engine) as served, served.client() as client:
         asked = asyncio.create_task(client.chat.completions.create(**ASKED))

@@ -54,7 +54,7 @@ def is_person(found: Any) -> bool:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-async def test_an_answer_is_json_of_the_schema(served: Endpoint, temperature: float) -> None:
+async def test_answer_is_json_of_requested_schema(served: Endpoint, temperature: float) -> None:
     form: Any = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON}}
     asked: dict[str, Any] = {"model": "base", "messages": HI, "temperature": temperature}
     async with served.client() as client:
@@ -68,7 +68,7 @@ async def test_an_answer_is_json_of_the_schema(served: Endpoint, temperature: fl
         reply = await client.chat.completions.create(**asked, response_format=form, max_tokens=2)
         (choice,) = reply.choices
         assert (choice.message.content or "")[0] == "{" and choice.finish_reason == "length"
-        with pytest.raises(openai.BadRequestError, match="logprobs: none of an answer of a form"):
+        with pytest.raises(openai.BadRequestError, match="logprobs: unsupported with structured"):
             await client.chat.completions.create(**asked, response_format=free, logprobs=True)
         form["json_schema"]["schema"] = {"type": "person"}
         with pytest.raises(openai.BadRequestError) as refused:
@@ -77,7 +77,7 @@ async def test_an_answer_is_json_of_the_schema(served: Endpoint, temperature: fl
 
 
 @pytest.mark.parametrize("is_streamed", [False, True], ids=["whole", "streamed"])
-async def test_a_tool_that_has_to_be_called_is(served: Endpoint, is_streamed: bool) -> None:
+async def test_required_tool_is_called(served: Endpoint, is_streamed: bool) -> None:
     named = {"type": "function", "function": {"name": "add_person"}}
     for choice in ("required", named):
         tools = [TOOL] if choice == "required" else [OTHER, TOOL]
@@ -95,7 +95,7 @@ async def test_a_tool_that_has_to_be_called_is(served: Endpoint, is_streamed: bo
         assert call.function.name == "add_person" and is_person(json.loads(call.function.arguments))
 
 
-async def test_prompts_in_a_list_are_answered_in_their_order(served: Endpoint) -> None:
+async def test_list_of_prompts_is_answered_in_order(served: Endpoint) -> None:
     ids = served.tokenizer.encode("two and")
     asked: dict[str, Any] = {"model": "base", "max_tokens": 3, "temperature": 0}
     async with served.client() as client:
@@ -109,7 +109,7 @@ async def test_prompts_in_a_list_are_answered_in_their_order(served: Endpoint) -
         assert default.usage.completion_tokens == 16
 
 
-async def test_an_echo_has_the_prompts_own_logprobs(served: Endpoint) -> None:
+async def test_echo_has_prompt_logprobs(served: Endpoint) -> None:
     """An echo has each prompt token's logprob and the likeliest token, for multiple choice."""
     greedy: dict[str, Any] = {"model": "base", "temperature": 0, "max_tokens": 4}
     async with served.client() as client:
@@ -134,18 +134,18 @@ async def test_an_echo_has_the_prompts_own_logprobs(served: Endpoint) -> None:
         ):
             assert top == {token: pytest.approx(logprob, abs=1e-4)}
         expected = start.choices[0].logprobs.token_logprobs
-        if len(found.tokens[place:]) == len(expected):  # the text is cut into the same tokens again
+        if len(found.tokens[place:]) == len(expected):  # the text has the same tokens again
             assert found.token_logprobs[place:] == pytest.approx(expected, abs=1e-4)
 
 
-async def test_models_say_when_they_were_made(served: Endpoint) -> None:
+async def test_models_have_creation_times(served: Endpoint) -> None:
     async with served.client() as client:
         models = (await client.models.list()).data
         assert [each.id for each in models] == ["main@0", "base"]
         assert all(each.created > 1.7e9 for each in models)
 
 
-async def test_without_the_library_a_form_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_structured_output_needs_llguidance(monkeypatch: pytest.MonkeyPatch) -> None:
     from unstable.serving.forms import check_forms
     from unstable.serving.requests import ApiError
 

@@ -38,7 +38,7 @@ def grown(ids: list[int], stops: list[str], step: int = 1) -> tuple[list[str], s
 
 @settings(max_examples=300)
 @given(TEXTS, STOPS, st.integers(1, 3))
-def test_pieces_are_the_whole_of_characters(text: str, stops: list[str], step: int) -> None:
+def test_pieces_have_whole_characters_and_no_stop(text: str, stops: list[str], step: int) -> None:
     ids = tokenizer("smollm2-135m").encode(text, add_special_tokens=False)
     pieces, whole = grown(ids, stops, step)
     assert "".join(pieces) == whole
@@ -49,7 +49,7 @@ def test_pieces_are_the_whole_of_characters(text: str, stops: list[str], step: i
 
 @settings(max_examples=200)
 @given(st.lists(st.integers(0, 49151), max_size=40), STOPS)
-def test_any_tokens_at_all_come_out_whole(ids: list[int], stops: list[str]) -> None:
+def test_arbitrary_tokens_are_streamed_completely(ids: list[int], stops: list[str]) -> None:
     """Random bytes, which are no text, and tokens that only mark something."""
     pieces, whole = grown(ids, stops)
     assert "".join(pieces) == whole
@@ -57,7 +57,7 @@ def test_any_tokens_at_all_come_out_whole(ids: list[int], stops: list[str]) -> N
 
 @given(st.integers(0, 2**32), st.sampled_from(["smollm2-135m", "tiny"]))
 @settings(max_examples=20)
-def test_long_answers_are_not_put_into_words_from_their_beginning(seed: int, name: str) -> None:
+def test_long_answer_is_decoded_incrementally(seed: int, name: str) -> None:
     import random
 
     own, asked = tokenizer(name), list[int]()
@@ -74,7 +74,7 @@ def test_long_answers_are_not_put_into_words_from_their_beginning(seed: int, nam
     assert max(asked) < 300
 
 
-def test_the_ends_of_a_text_that_may_begin_a_stop_are_held_back() -> None:
+def test_possible_start_of_stop_text_is_held_back() -> None:
     growing = Growing(lambda ids: "".join(map(chr, ids)), ["\n\n", "END"])
     said = [growing.add([ord(letter)]) for letter in "a\nEN, EN"]
     assert said == ["", "", "a", "\n", "E", "N", ",", " "]

@@ -28,7 +28,7 @@ BAD: list[tuple[dict[str, Any], int]] = [
     ({"temperature": -1}, 400),
 ]
 HOW = {"plain": 50, "streamed": 25, "two": 5, "left": 10, "cut": 5, "bad": 12, "garbage": 3}
-"""What a client does next, by how often."""
+"""Actions of a client with their weights."""
 
 
 class Client:
@@ -134,7 +134,7 @@ async def test_64_clients_get_their_own_answers(tmp_path: Path, tiny_folder: Pat
         sizes.append(owner.memory_info().rss)
     files = owner.num_fds()
     await asyncio.wait_for(working, 60)
-    await asyncio.sleep(1.0)  # the last that were left
+    await asyncio.sleep(1.0)  # for the last disconnected requests
     process.send_signal(signal.SIGINT)
     output, _ = await asyncio.to_thread(process.communicate, timeout=PATIENCE_S)
     assert process.returncode == 130 and no_developers_lines(output), output
@@ -155,6 +155,6 @@ def check(output: str, tally: Counter[str], known: dict[int, str], before: int) 
     assert answered + sum(others.values()) == of and others.get("failed", 0) == 0
     assert whole <= answered <= whole + tally["left"] + tally["cut"]
     assert 0 < others["left"] <= tally["left"] + tally["cut"]
-    # Of the bad ones a seat refuses what is too long; what may not wait is refused as well.
+    # Rejected are prompts that are too long and requests over the queue limit.
     assert tally["busy"] <= others.get("refused", 0) <= tally["busy"] + tally["bad"] + tally["cut"]
     assert sampled >= before + tally["tokens"]

@@ -23,7 +23,7 @@ NAMES = sorted({*ChatRequest.model_fields, *TextRequest.model_fields, "top_p", "
 
 @settings(max_examples=300)
 @given(st.dictionaries(st.sampled_from(NAMES), JSON, max_size=4), st.booleans())
-def test_whatever_is_asked_is_a_request_or_one_line(change: dict[str, Any], is_chat: bool) -> None:
+def test_request_is_parsed_or_gives_one_line_error(change: dict[str, Any], is_chat: bool) -> None:
     kind, base = (ChatRequest, CHAT) if is_chat else (TextRequest, TEXT)
     try:
         request = read_request(kind, json.dumps({**base, **change}).encode())
@@ -34,7 +34,7 @@ def test_whatever_is_asked_is_a_request_or_one_line(change: dict[str, Any], is_c
         assert isinstance(request, kind) and request.n >= 1
 
 
-def test_a_chat_is_what_a_template_takes() -> None:
+def test_chat_is_converted_for_template() -> None:
     call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
     parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
     messages = [

@@ -71,7 +71,7 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", GAMES)
-async def test_a_game_is_that_in_process(name: str, tmp_path: Path, heard: list[Any]) -> None:
+async def test_endpoint_game_equals_local_game(name: str, tmp_path: Path, heard: list[Any]) -> None:
     config = configured(GAMES[name], tmp_path)
     model, tokenizer = load_model(config.model), load_tokenizer(config.model)
     write_adapter(mild(random_adapter(model, "main@0", seed=0)), tmp_path)
@@ -91,7 +91,7 @@ async def test_a_game_is_that_in_process(name: str, tmp_path: Path, heard: list[
             )
             same(local, far, heard)
             turns += len(local.turns)
-            await served.engine.forget_prefixes()  # as a collector does before it plays
+            await served.engine.forget_prefixes()  # like a collector before it plays
     await engine.close()
     assert turns >= 4
 
@@ -113,7 +113,7 @@ def same(local: GameResult, far: GameResult, heard: list[Any]) -> None:
         assert [[each.logprob for each in row.top_logprobs] for row in rows] == likeliest
 
 
-async def test_a_turns_seed_is_sent_only_if_asked_for(tmp_path: Path, heard: list[Any]) -> None:
+async def test_turn_seed_is_sent_only_if_seeded(tmp_path: Path, heard: list[Any]) -> None:
     config = configured(GAMES["compact"], tmp_path)
     async with endpoint(config) as served:
         far = configured(GAMES["compact"], tmp_path, served.url)

@@ -45,7 +45,7 @@ def rows(choices: Sequence[Any]) -> list[tuple[str, float, list[tuple[str, float
 
 
 @pytest.mark.parametrize("stop", [None, "\n\n", ["zzz", "4]", "😀"], "👩‍👩‍👧", "said: «"])
-async def test_characters_of_many_tokens_come_whole_up_to_a_stop(stop: Any) -> None:
+async def test_multi_token_characters_are_streamed_whole(stop: Any) -> None:
     tokenizer = load_tokenizer(ModelConfig())
     ids = tokenizer.encode(SAID, add_special_tokens=False)
     engine = Says(lambda seed: [*ids, tokenizer.eos_token_id])
@@ -81,7 +81,7 @@ async def served() -> AsyncIterator[Endpoint]:
         yield found
 
 
-async def test_a_stream_has_the_tokens_and_logprobs_of_the_whole(served: Endpoint) -> None:
+async def test_stream_equals_whole_answer(served: Endpoint) -> None:
     asked = {"seed": 5, "max_tokens": 9, "n": 3, "temperature": 1.7}
     tokens = {"logprobs": True, "top_logprobs": 2}
     answer = await whole(served, **asked, **tokens)
@@ -109,7 +109,7 @@ def near(found: Any, wanted: Any) -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.5, 1.0, 2.0])
-async def test_logprobs_are_at_the_temperature(served: Endpoint, temperature: float) -> None:
+async def test_logprobs_are_at_sampling_temperature(served: Endpoint, temperature: float) -> None:
     model = load_model(served.config.model)
     async with served.client() as client:
         reply = await client.completions.create(
@@ -134,7 +134,7 @@ async def test_logprobs_are_at_the_temperature(served: Endpoint, temperature: fl
     assert all(b - a == len(t) for (a, b), t in zip(pairwise(offsets), tokens, strict=False))
 
 
-async def test_a_stream_of_texts_and_a_version_that_is_another(served: Endpoint) -> None:
+async def test_text_streams_of_versions_differ(served: Endpoint) -> None:
     async with served.client() as client:
         asked: dict[str, Any] = {"prompt": "X moves.", "max_tokens": 12, "seed": 3}
         asked["logprobs"] = 0
@@ -148,7 +148,7 @@ async def test_a_stream_of_texts_and_a_version_that_is_another(served: Endpoint)
         assert len(found) == 3
 
 
-async def test_a_call_of_a_tool_comes_at_the_end() -> None:
+async def test_tool_call_is_streamed_at_the_end() -> None:
     tokenizer = load_tokenizer(ModelConfig())
     said = 'Well. <tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
     ids = tokenizer.encode(said, add_special_tokens=False)

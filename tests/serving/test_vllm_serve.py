@@ -44,7 +44,7 @@ async def whole(served: Endpoint, **request: Any) -> Any:
         return await client.chat.completions.create(**ASKED | request, extra_body=body)
 
 
-async def test_streamed_tokens_are_the_whole_and_logprobs_are_right(served: Endpoint) -> None:
+async def test_stream_equals_whole_answer_with_exact_logprobs(served: Endpoint) -> None:
     scorer = Scorer(MODEL)
     for name, adapter in (("main@0", version()), ("base", None)):
         for temperature, seed in ((1.0, 1), (0.6, 2)):
@@ -86,14 +86,14 @@ async def pieces(served: Endpoint, **request: Any) -> tuple[list[int], str, list
     return ids, text, rows
 
 
-async def test_what_vllm_does_not_take_is_a_bad_request(served: Endpoint) -> None:
-    with pytest.raises(ValueError, match="vLLM serves 2 at most"):
+async def test_parameters_that_vllm_rejects_give_status_400(served: Endpoint) -> None:
+    with pytest.raises(ValueError, match="temperature = .*must be <= 2 with vLLM"):
         await served.engine.generate(asking([5], temperature=9.0, max_tokens=2))
     with pytest.raises(openai.BadRequestError, match="less than or equal to 2"):
         await whole(served, model="base", temperature=9.0)
 
 
-async def test_a_stop_and_a_client_that_goes_away_end_an_answer(served: Endpoint) -> None:
+async def test_stop_text_or_disconnect_ends_answer(served: Endpoint) -> None:
     one = (await whole(served, model="base", seed=3)).choices[0]
     stop = one.message.content[2:4]
     cut = (await whole(served, model="base", seed=3, stop=stop, max_tokens=300)).choices[0]

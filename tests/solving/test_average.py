@@ -17,7 +17,7 @@ from unstable.solving.tree import Tree, grow
 
 @every_row("legal, forfeits", (1.0, True), (0.8, True), (0.8, False))
 @every_row("game", KUHN, GameConfig(env=f"{Liars.__module__}:Liars"))
-def test_the_average_wins_what_its_parts_win_on_average(game, legal, forfeits):
+def test_average_policy_earns_mean_payoff_of_its_parts(game, legal, forfeits):
     """One seat draws one of three policies before the game; the other plays a fourth."""
     tree = kuhn() if game is KUHN else grow(game)
     *parts, other = (drawn(tree, seed, legal) for seat, seed in enumerate(range(4)))
@@ -44,20 +44,20 @@ def _all(tree: Tree):
             yield node
 
 
-def test_one_policys_average_is_itself_and_an_open_game_has_none() -> None:
+def test_average_of_one_policy_is_itself() -> None:
     policy = drawn(kuhn(), 1)
     mean = averaged(kuhn(), [policy, policy], forfeits=True)
     found, expected = (assess(kuhn(), each, forfeits=True) for each in (mean, policy))
     assert found.best == pytest.approx(expected.best)
     assert found.values == pytest.approx(expected.values)
     tree = grow(GameConfig(env="Nim-v0", args={"piles": [1, 2]}))
-    with pytest.raises(ConfigError, match="in which every seat sees all has no average"):
+    with pytest.raises(ConfigError, match="unsupported for games of perfect information"):
         averaged(tree, [drawn(tree, 0)], forfeits=True)
 
 
 @every_row("ending", ".csv", ".json")
 @every_row("env", "kuhn", "Nim-v0", "average")
-def test_a_policy_comes_back_from_its_file(tmp_path: Path, ending: str, env: str) -> None:
+def test_policy_table_round_trip(tmp_path: Path, ending: str, env: str) -> None:
     tree = grow(GameConfig(env=env, args={"piles": [1, 2]})) if env == "Nim-v0" else kuhn()
     policy = drawn(tree, 3, legal=0.9)
     if env == "average":
@@ -67,21 +67,21 @@ def test_a_policy_comes_back_from_its_file(tmp_path: Path, ending: str, env: str
     again = policy_of(tree, read_tables(path)["A"], "--policy")
     for forfeits in (True, False):
         assert assess(tree, again, forfeits=forfeits) == assess(tree, policy, forfeits=forfeits)
-    refused(f"policy{ending}' exists", write_tables, path, {}, check=True)
+    refused(f"policy{ending}': already exists", write_tables, path, {}, check=True)
 
 
-def test_a_table_that_does_not_fit_is_one_line() -> None:
+def test_table_of_another_game_gives_one_line_error() -> None:
     rows = tabulated(kuhn(), drawn(kuhn(), 0))
     first, *rest = rows
     named = f"seat {first.seat} at '{first.position}'"
     for changed, words in (
-        (rest, f"T: lacks {named}"),
-        ([*rows, first], "T: has a position twice"),
-        ([*rows, first._replace(position="K")], f"T: seat {first.seat} never is at 'K'"),
-        ([first._replace(probabilities={"[run]": 1.0}), *rest], r"T: .* has '\[run\]'"),
+        (rest, f"T: missing {named}"),
+        ([*rows, first], "T: duplicate position"),
+        ([*rows, first._replace(position="K")], f"T: seat {first.seat} never reaches 'K'"),
+        ([first._replace(probabilities={"[run]": 1.0}), *rest], r"T: .* illegal action '\[run\]'"),
         (
             [first._replace(probabilities={"[bet]": 1.5}), *rest],
-            f"T: probabilities of seat {first.seat}",
+            f"T: {named}: invalid probabilities",
         ),
     ):
         refused(words.replace("+", r"\+"), policy_of, kuhn(), changed, "T")
@@ -89,19 +89,19 @@ def test_a_table_that_does_not_fit_is_one_line() -> None:
 
 @every_row(
     "name, text, words",
-    ("a.txt", "", "ends with .csv or .json"),
-    ("a.csv", "game,seat\nA,0\n", "is not a CSV file with the columns game, seat"),
-    ("a.json", "{", "is not a JSON list"),
-    ("a.json", "[1]", "is not a JSON list"),
+    ("a.txt", "", "unsupported format; use .csv or .json"),
+    ("a.csv", "game,seat\nA,0\n", "not a CSV file with the columns game, seat"),
+    ("a.json", "{", "not a JSON list"),
+    ("a.json", "[1]", "not a JSON list"),
     ("none.json", None, "No such file"),
 )
-def test_a_file_that_is_no_table_is_one_line(tmp_path, name, text, words):
+def test_malformed_table_gives_one_line_error(tmp_path, name, text, words):
     if text is not None:
         (tmp_path / name).write_text(text)
     refused(words, read_tables, tmp_path / name)
 
 
-def test_rows_say_what_a_seat_sees() -> None:
+def test_table_rows_name_observations() -> None:
     rows = tabulated(kuhn(), drawn(kuhn(), 0))
     assert len(rows) == 12 and isinstance(rows[0], TableRow)
     assert {row.position.partition(" ")[0] for row in rows} == {"J", "Q", "K"}

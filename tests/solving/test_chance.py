@@ -22,7 +22,7 @@ def liars(roll: str) -> GameConfig:
 
 
 @pytest.mark.parametrize("roll", ["randint", "sample"])
-def test_uniform_play_in_liars_dice_is_worth_what_openspiel_says(roll: str) -> None:
+def test_liars_dice_exploitability_matches_openspiel(roll: str) -> None:
     tree = grow(liars(roll))
     # open_spiel 2.0.2: liars_dice(numdice=1,dice_sides=3)
     found = assess(tree, uniform(tree), forfeits=True)
@@ -33,29 +33,29 @@ def test_uniform_play_in_liars_dice_is_worth_what_openspiel_says(roll: str) -> N
 
 @every_row(
     "roll, named",
-    ("choices", r"draws by random\.choices"),
-    ("choices by name", r"draws by random\.choices"),
-    ("float", r"draws by random\.random"),
-    ("numpy", r"draws by numpy\.random\.randint"),
-    ("numpy's own", r"not drawn from random \(a generator of its own"),
-    ("own", r"draws by randint of a private random\.Random"),
-    ("system", r"draws by randint of a private random\.SystemRandom"),
+    ("choices", r"draws with random\.choices"),
+    ("choices by name", r"draws with random\.choices"),
+    ("float", r"draws with random\.random"),
+    ("numpy", r"draws with numpy\.random\.randint"),
+    ("numpy's own", r"module random \(another generator"),
+    ("own", r"draws with randint of a private random\.Random"),
+    ("system", r"draws with randint of a private random\.SystemRandom"),
 )
-def test_what_a_tree_does_not_enumerate_is_refused_by_name(roll: str, named: str) -> None:
+def test_draws_that_cannot_be_enumerated_are_rejected_by_name(roll: str, named: str) -> None:
     before = random.getstate(), {name: vars(random.Random).get(name) for name in dir(random.Random)}
     numpys = dict(vars(np.random))
     with pytest.raises(ConfigError, match=named) as error:
         grow(liars(roll))
     assert "draw with randrange, randint, choice, shuffle or sample" in str(error.value)
     after = random.getstate(), {name: vars(random.Random).get(name) for name in dir(random.Random)}
-    assert before == after and numpys == dict(vars(np.random)), "all is as it was"
+    assert before == after and numpys == dict(vars(np.random)), "random state is unchanged"
 
 
-def test_every_way_of_rolling_is_tried() -> None:
+def test_all_ways_of_rolling_are_tested() -> None:
     assert len(ROLLS) == 2 + 7
 
 
-def test_other_threads_draw_on() -> None:
+def test_other_threads_can_draw_during_checks() -> None:
     drawn: list[float] = []
     with refused():
         thread = threading.Thread(target=lambda: drawn.append(random.random()))
@@ -90,13 +90,13 @@ class Hands(Liars):
         return [1.0, -1.0]
 
 
-def test_positions_shown_alike_with_different_moves_are_an_error() -> None:
+def test_equal_observations_with_different_moves_are_rejected() -> None:
     def hands(told: bool) -> GameConfig:
         return GameConfig(env=f"{__name__}:Hands", args={"told": told})
 
     assert len(grow(hands(True)).decisions) == 2 * 3 * (1 + 3)
     text = line_of(grow, hands(False))
-    assert "seat 1 is shown '1 played Your die shows 1.'" in text
+    assert "seat 1 has the same observation, '1 played Your die shows 1.'" in text
     assert "[2] [3] and [1] [3]" in text and "its own hand or its own moves" in text
 
 
@@ -124,7 +124,7 @@ class Blind(Liars):
         return [won, -won]
 
 
-def test_a_best_response_remembers_what_it_did() -> None:
+def test_best_response_remembers_own_moves() -> None:
     """The policy sees two positions as one; who knows its own move wins always."""
     tree = grow(GameConfig(env=f"{__name__}:Blind"))
     found = assess(tree, uniform(tree), forfeits=True)
@@ -138,6 +138,6 @@ class CalledOpen(Liars):
     info = GameInfo(name="CalledOpen", small_tree=SmallTree(is_open=True))
 
 
-def test_an_open_tree_of_a_game_that_hides_something_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"is_open = True: .* so something is hidden; set it to"):
+def test_hidden_information_in_open_tree_is_rejected() -> None:
+    with pytest.raises(ConfigError, match=r"is_open = True: .* the game hides something; set it"):
         grow(GameConfig(env=f"{__name__}:CalledOpen"))

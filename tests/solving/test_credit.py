@@ -42,7 +42,7 @@ def games(
 @every_row("name", *TREES)
 @every_row("legal", 1.0, 0.9)
 @every_row("forfeits", False, True)
-def test_a_moves_worth_is_the_mean_of_all_games_with_it(name, legal, forfeits):
+def test_move_value_is_mean_over_its_games(name, legal, forfeits):
     tree = TREES[name]()
     policy = drawn(tree, seed=3, legal=legal)
     found = credit(tree, policy, forfeits=forfeits)
@@ -50,7 +50,7 @@ def test_a_moves_worth_is_the_mean_of_all_games_with_it(name, legal, forfeits):
     won: dict[tuple[Shown, int], float] = defaultdict(float)
     for p, visits, payoffs in games(tree, policy, tree.root, forfeits):
         for shown, action, seat in visits:
-            for each in ({action} | {-2}) - {-1}:  # -2: whatever it did
+            for each in ({action} | {-2}) - {-1}:  # -2: any action
                 reach[shown, each] += p
                 won[shown, each] += p * payoffs[seat]
     assert found.keys() == {node.key for node in tree.decisions}
@@ -62,11 +62,11 @@ def test_a_moves_worth_is_the_mean_of_all_games_with_it(name, legal, forfeits):
             assert worth.advantages[action] == pytest.approx(value - worth.value)
 
 
-def test_what_the_policy_never_comes_to_has_no_credit() -> None:
+def test_unreached_positions_have_no_credit() -> None:
     tree = kuhn()
     policy = {}
     for node in tree.decisions:  # always the first action
         policy[node.key] = {action: float(not n) for n, action in enumerate(node.actions)}
     found = credit(tree, policy, forfeits=False)
     assert 0 < len(found) < len(tree.decisions)
-    assert sum(each.reach for each in found.values()) == pytest.approx(2.0)  # turns of a game
+    assert sum(each.reach for each in found.values()) == pytest.approx(2.0)  # turns per game

@@ -15,7 +15,7 @@ def always(tree: Tree, *words: str) -> Policy:
     return {node.key: {chosen[node.key]: 1.0} for node in tree.decisions}
 
 
-def test_who_bets_wins_the_ante_of_who_folds() -> None:
+def test_bettor_wins_ante_of_folder() -> None:
     """A hand's ante is 1; callers show their cards, which are as good as each other's."""
     tree = kuhn()
     bold, meek = always(tree, "[bet]", "[call]"), always(tree, "[check]", "[fold]")
@@ -50,7 +50,7 @@ def plainly(tree: Tree, own: Policy, other: Policy, forfeits: bool) -> float:
 
 
 @every_row("legal", 1.0, 0.8)
-def test_no_pool_answers_better_than_a_best_response(legal: float) -> None:
+def test_best_response_bounds_payoff_of_any_pool(legal: float) -> None:
     """One player's gain is the other's loss; exploitability bounds the least gain from below."""
     tree = kuhn()
     own, *others = (drawn(tree, seed, legal) for seed in range(6))

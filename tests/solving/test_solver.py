@@ -24,7 +24,7 @@ def end(tree: Tree) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-async def test_a_process_answers_as_this_one_does_and_the_loop_goes_on() -> None:
+async def test_solver_process_agrees_without_blocking_loop() -> None:
     """Answers and errors of a question arrive here; a process that ends raises an error."""
     here = LocalSolver(GAME)
     apart = Worker("the process that solves it", partial(answering, GAME, MOST_NODES))
@@ -44,6 +44,6 @@ async def test_a_process_answers_as_this_one_does_and_the_loop_goes_on() -> None
     apart.close()
 
 
-async def test_a_game_that_cannot_be_solved_is_refused_there_too() -> None:
+async def test_solver_process_rejects_unsolvable_game() -> None:
     with pytest.raises(ConfigError, match="not known as a game that can be solved"):
         await LocalSolver(GameConfig(env="ConnectFour-v0")).ask(decisions)

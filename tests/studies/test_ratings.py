@@ -145,6 +145,6 @@ def test_forfeits_are_weighted(runs: dict[str, RunFolder], tmp_path: Path) -> No
 
 def test_folder_without_games_is_rejected(runs: dict[str, RunFolder], tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
-    refused("holds no config.yaml", ratings, [folder.root], 1.0)
+    refused("contains no config.yaml", ratings, [folder.root], 1.0)
     folder.config.write_text(runs["sync"].config.read_text())
     refused("no recorded game has two different players", ratings, [folder.root], 1.0)

@@ -265,12 +265,12 @@ def test_partial_records_are_skipped_and_damaged_ones_reported(
         Scene(tmp_path / "s", SWEEP + STOP).go()
         assert scene.figures() == whole
         file.write_bytes(content + b"{}\n")
-        refused(rf"s/{file.name}, line \d: .* required field `\w+`; mend", go_on, tmp_path / "s")
+        refused(rf"s/{file.name}, line \d: .* required field `\w+`; fix", go_on, tmp_path / "s")
         file.write_bytes(content)
     run = scene.folder.run(whole[0][0])
     run.metrics.write_bytes(b"\xff\x00{}\n" + run.metrics.read_bytes())
     show(tmp_path / "s")
-    said = f"{whole[0][1]}: {whole[0][0]}: damaged records are left out: 1 in {run.root.name}"
+    said = f"{whole[0][1]}: {whole[0][0]}: damaged records skipped: 1 in {run.root.name}"
     assert said in capsys.readouterr().out
 
 

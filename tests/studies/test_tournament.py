@@ -138,7 +138,7 @@ def test_resume_deletes_no_games(tmp_path: Path, capsys: pytest.CaptureFixture[s
     whole = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(b"".join([*whole[:10], b"noise\n", *whole[11:]]))
     assert resume(place) == found
-    assert "damaged records are left out: 1 in games/eval-000000.jsonl" in capsys.readouterr().err
+    assert "damaged records skipped: 1 in games/eval-000000.jsonl" in capsys.readouterr().err
     lines = file.read_bytes().splitlines(keepends=True)
     assert lines[:40] == [*whole[:10], b"noise\n", *whole[11:]]
     assert [json.loads(line)["spec"]["game"] for line in lines[40:]] == [10]
@@ -271,7 +271,7 @@ def test_invalid_arguments_are_reported_in_one_line(
 
 
 def test_resume_rejects_folders_without_a_tournament(tmp_path: Path) -> None:
-    refused("holds no config.yaml", resume, tmp_path)
+    refused("contains no config.yaml", resume, tmp_path)
     play(["random", "expert"], tmp_path / "run", deals=1)
     damaged = shutil.copytree(tmp_path / "run", tmp_path / "damaged")
     (damaged / "tournament.json").write_text('{"design": 1}')

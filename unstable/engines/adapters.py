@@ -19,17 +19,17 @@ def fitting_pairs(
     """
     pairs = lora_pairs(adapter)
     if not pairs:
-        raise ValueError(f"adapter {adapter.name!r} holds no LoRA weights")
+        raise ValueError(f"adapter {adapter.name!r} contains no LoRA weights")
     for module, (a, b, _) in pairs.items():
         if module not in linears:
             raise ValueError(
-                f"adapter {adapter.name!r} targets {module}, no inner linear layer of the base"
+                f"adapter {adapter.name!r} targets {module}, not an inner linear layer of the base"
             )
         inputs, outputs = linears[module]
         if a.shape[1] != inputs or b.shape != (outputs, a.shape[0]):
             raise ValueError(
-                f"adapter {adapter.name!r} does not fit the base: {module} is {inputs} -> "
-                f"{outputs}, its A is {tuple(a.shape)} and its B {tuple(b.shape)}"
+                f"adapter {adapter.name!r} does not fit the base: {module} maps {inputs} -> "
+                f"{outputs}, but A has shape {tuple(a.shape)} and B {tuple(b.shape)}"
             )
     return pairs
 

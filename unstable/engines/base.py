@@ -9,7 +9,7 @@ from unstable.config import RunConfig
 from unstable.types import Adapter, Completion, TopLogprobs
 
 MAX_ALLOWED = 1024
-"""Most token ids that a completion can be restricted to: more crash vLLM's newer model runner."""
+"""Maximum number of allowed token ids: more crash vLLM's newer model runner."""
 
 
 class Told(Protocol):
@@ -29,11 +29,11 @@ class SamplingRequest(Struct, frozen=True, kw_only=True):
 
     prompt_ids: Sequence[int]
     adapter: str | None  # None: the base model
-    temperature: float  # 0: the likeliest tokens, with their logprobs at temperature 1
+    temperature: float  # 0: greedy, with logprobs at temperature 1
     max_tokens: int
-    seed: int  # of this completion's randomness alone
-    allowed_token_ids: Sequence[int] | None = None  # every token is one of these; None: any
-    told: Told | None = None  # called while tokens are sampled, before the completion is done
+    seed: int  # for this completion only
+    allowed_token_ids: Sequence[int] | None = None  # None: all tokens
+    told: Told | None = None  # receives the tokens while the engine samples
 
 
 class EngineDiedError(RuntimeError):
@@ -98,22 +98,22 @@ def check_request(request: SamplingRequest, *, vocab_size: int, max_length: int)
     prompt_ids, allowed_token_ids = request.prompt_ids, request.allowed_token_ids
     temperature, max_tokens = request.temperature, request.max_tokens
     if not prompt_ids:
-        raise ValueError("the prompt is empty; give at least one token id")
+        raise ValueError("empty prompt; give at least one token id")
     if min(prompt_ids) < 0 or max(prompt_ids) >= vocab_size:
-        raise ValueError(f"a token id of the prompt is outside the vocabulary of {vocab_size}")
+        raise ValueError(f"prompt_ids: id outside the vocabulary; give ids below {vocab_size}")
     if not 0 <= temperature < float("inf"):
-        raise ValueError(f"temperature = {temperature}; give 0 (greedy) or a positive number")
+        raise ValueError(f"temperature = {temperature}: must be 0 (greedy) or a positive number")
     if max_tokens < 1:
-        raise ValueError(f"max_tokens = {max_tokens}; an answer has at least 1 token")
+        raise ValueError(f"max_tokens = {max_tokens}: must be >= 1")
     if allowed_token_ids is not None:
         if not 0 < len(allowed_token_ids) <= MAX_ALLOWED:
             raise ValueError(
-                f"{len(allowed_token_ids)} tokens are allowed; give 1 to {MAX_ALLOWED} token ids"
+                f"{len(allowed_token_ids)} allowed_token_ids; give 1 to {MAX_ALLOWED} token ids"
             )
         if min(allowed_token_ids) < 0 or max(allowed_token_ids) >= vocab_size:
-            raise ValueError(f"an allowed token id is outside the vocabulary of {vocab_size}")
+            raise ValueError(f"allowed_token_ids: id outside the vocabulary of {vocab_size}")
     if len(prompt_ids) + max_tokens > max_length:
         raise ValueError(
-            f"{len(prompt_ids)} prompt tokens and max_tokens = {max_tokens} exceed the engine's "
-            f"{max_length}; shorten sampling.max_prompt_tokens or sampling.max_tokens"
+            f"{len(prompt_ids)} prompt tokens plus max_tokens = {max_tokens} exceed the engine's "
+            f"limit of {max_length}; reduce sampling.max_prompt_tokens or sampling.max_tokens"
         )

@@ -19,7 +19,7 @@ NEEDS: Mapping[str, EngineNeeds] = {
     "embedded": EMBEDDED,
     "vllm": VLLM,
 }
-"""Requirements of each engine, by its name, which is also the name of its folder."""
+"""Requirements of each engine by name; the name is also the name of the engine's folder."""
 
 
 async def make_engine(config: RunConfig, log: Path) -> tuple[Engine, "PreTrainedTokenizerBase"]:

@@ -29,11 +29,11 @@ from unstable.types import Adapter, Completion, TokenSample
 _PROMPTS = 2
 _PROMPT_TOKENS = 12
 _ANSWER_TOKENS = 6
-_STRENGTH = 0.5  # of an adapter's products, relative to inputs of the same size
-_SPREAD = 0.3  # of the noise on each weight, relative to the root mean square of its tensor
-_CONTRAST = 3.0  # least ratio of an adapter's effect to rounding errors
-_NOTHING = 1e-6  # nats; a scorer that applies no adapter gives equal scores
-_SEE = "learning goes on; watch learn/mismatch_kl, and see docs/engines.md"
+_STRENGTH = 0.5  # size of an adapter's products relative to its inputs
+_SPREAD = 0.3  # size of the noise relative to the root mean square of the tensor
+_CONTRAST = 3.0  # minimum ratio of an adapter's effect to rounding errors
+_NOTHING = 1e-6  # nats; equal scores mean that the scorer applies no adapter
+_SEE = "training continues; watch learn/mismatch_kl, see docs/engines.md"
 
 
 class Bound(NamedTuple):
@@ -60,7 +60,7 @@ class ProbeAnswer:
 class Probes(NamedTuple):
     """The base and the versions that the probe compares."""
 
-    base: Adapter  # the base, for a scorer that always applies trained weights
+    base: Adapter  # for a scorer that always applies trained weights
     versions: list[Adapter]
 
 
@@ -201,25 +201,25 @@ def _judge(
     right_N = gaps.pop(adapter)
     right, most = float(right_N.mean()), float(right_N.max())
     other, wrong = min(((name, float(gap.mean())) for name, gap in gaps.items()), key=itemgetter(1))
-    # Effect of the nearest other adapter at these tokens, by the scorer alone.
+    # Effect of the nearest other adapter on these tokens, according to the scorer.
     effect = min(float(np.abs(scored[adapter] - scored[name]).mean()) for name in gaps)
     if effect <= _NOTHING:
         raise RuntimeError(
-            f"start-up probe: the learner finds answers under {asked} as likely under another "
-            f"(they differ by {effect:.2g} a token), so it does not distinguish them"
+            f"start-up probe: the learner does not distinguish {asked} from another adapter: its "
+            f"logprobs under both differ by only {effect:.2g} per token"
         )
     differ = (
         f"start-up probe: the engine's logprobs under {asked} differ from the learner's by "
-        f"{right:.4f} a token, {most:.4f} at most"
+        f"{right:.4f} per token, maximum {most:.4f}"
     )
     # `not <` also catches NaN and infinity.
     if not right < effect or wrong * _CONTRAST <= right:
         raise RuntimeError(
-            f"{differ}; those under {_named(other)} by {wrong:.4f}, where {effect:.4f} is what an "
-            "adapter changes, so it does not serve what is trained"
+            f"{differ}, and from those under {_named(other)} by {wrong:.4f}; an adapter changes "
+            f"them by {effect:.4f}, so the engine does not serve the trained weights"
         )
     if right * _CONTRAST >= effect:
-        return [f"{differ}, of {effect:.4f} that an adapter changes; {_SEE}"]
+        return [f"{differ}, but an adapter changes only {effect:.4f}; {_SEE}"]
     if right > bound.mean or most > bound.most:
-        return [f"{differ}, where {bound.mean} and {bound.most} are usual; {_SEE}"]
+        return [f"{differ}; usual are {bound.mean} and {bound.most}; {_SEE}"]
     return []

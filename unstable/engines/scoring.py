@@ -56,12 +56,12 @@ def check_scoring(
 ) -> None:
     """Raise `ValueError` for continuations that no engine can score."""
     if not all(continuations):
-        raise ValueError("a continuation is empty; give at least one token id")
+        raise ValueError("empty continuation; give at least one token id")
     all_ids = [*prompt_ids, *chain.from_iterable(continuations)] if prompt_ids else prompt_ids
     check_request(next_token(all_ids, None), vocab_size=vocab_size, max_length=sys.maxsize)
     longest = len(prompt_ids) + max(map(len, continuations), default=0)
     if longest > max_length:
         raise ValueError(
-            f"a prompt and a continuation of {longest} tokens exceed the engine's {max_length}; "
-            "shorten sampling.max_prompt_tokens"
+            f"prompt and continuation of {longest} tokens exceed the engine's limit of "
+            f"{max_length}; reduce sampling.max_prompt_tokens"
         )

@@ -31,7 +31,7 @@ TURN_COLUMNS = (
     *("seconds", "cut_characters", "votes", "temperature", "finish_reason", "version"),
     *("prompt_cut", "prompt_ids", "token_ids", "logprobs", "top_logprobs"),
 )
-"""Columns of the frame of turns that are read from files; `TURN_KEYS` precede them, and derived
+"""Columns of the frame of turns that come from files; `TURN_KEYS` precede them, and derived
 columns (`update`, `advantage`, `outcome`, `reward`, `reward/<term>`) follow."""
 TURN_KEYS = ("purpose", "game_version", "game", "env")
 
@@ -78,7 +78,7 @@ class RunData:
 
     def _frame(self, rows: list[Row], names: Iterable[str]) -> Any:
         columns = {name: [row.get(name) for row in rows] for name in names}
-        library = import_module(self._library)  # takes seconds and is needed only here
+        library = import_module(self._library)  # slow: takes seconds
         if self._library == "polars":
             return library.DataFrame(columns, strict=False)
         return library.DataFrame(columns)
@@ -140,14 +140,14 @@ def read(run: str | Path | RunFolder, frames: Library | None = None) -> RunData:
     folder = run if isinstance(run, RunFolder) else RunFolder(Path(run).expanduser())
     if not folder.metrics.is_file() and not folder.game_files():
         raise ConfigError(
-            f"run = {str(folder.root)!r}: holds no metrics and no games; give a run's folder"
+            f"run = {str(folder.root)!r}: contains no metrics and no games; give a run folder"
         )
     asked = LIBRARIES if frames is None else (frames,)
     for library in asked:
         if library not in LIBRARIES:
-            raise ConfigError(f"frames = {library!r}: is none of {', '.join(LIBRARIES)}; give one")
+            raise ConfigError(f"frames = {library!r}: unknown; use {' or '.join(LIBRARIES)}")
         if find_spec(library) is not None:
             return RunData(folder, library)
     raise ConfigError(
-        f"frames = {frames}: {' and '.join(asked)} not installed; pip install {asked[0]}"
+        f"frames = {frames}: {' and '.join(asked)} not installed; run pip install {asked[0]}"
     )

@@ -26,6 +26,7 @@ from unstable.config import (
 from unstable.types import PlayerId
 
 LOCK_WAIT_S = 600.0
+_PER_LINE = "write one JSON object per line"
 
 
 def sync(path: Path) -> None:
@@ -57,7 +58,7 @@ def write_whole(path: Path, content: bytes, *, synced: bool = True) -> None:
         else:
             draft.write_bytes(content)
         os.replace(draft, path)
-    except OSError:  # such as a full disk, which the draft must not fill
+    except OSError:  # e.g. a full disk: free the draft's space
         draft.unlink(missing_ok=True)
         raise
 
@@ -69,13 +70,13 @@ def check_target(path: Path, field: str) -> None:
     """
     place = f"{field} = {str(path)!r}"
     if not path.parent.is_dir():
-        raise ConfigError(f"{place}: no such folder; give one that is there")
+        raise ConfigError(f"{place}: folder not found; create it or give an existing one")
     if path.is_symlink():
-        raise ConfigError(f"{place}: a link; give the file that it shall be")
+        raise ConfigError(f"{place}: is a symbolic link; give a regular file")
     if path.is_dir():
-        raise ConfigError(f"{place}: a folder; give the file that it shall be")
+        raise ConfigError(f"{place}: is a folder; give a file")
     if path.exists() and not path.is_file():
-        raise ConfigError(f"{place}: a device, a pipe or the like; give a file's name")
+        raise ConfigError(f"{place}: is not a regular file; give a regular file")
 
 
 @contextlib.contextmanager
@@ -102,7 +103,7 @@ def new_folder(folder: Path, *, replace: bool = False) -> Iterator[Path]:
             if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
                 raise
             if not replace:
-                raise FileExistsError(f"{folder} is there already") from error
+                raise FileExistsError(f"{folder} already exists") from error
         sync(folder.parent)
     finally:
         shutil.rmtree(outer, ignore_errors=True)
@@ -115,7 +116,7 @@ def new_checkpoint(folder: Path) -> Iterator[Path]:
     Raises `FileExistsError` if `folder` exists; nothing is overwritten.
     """
     if folder.exists():
-        raise FileExistsError(f"checkpoint {folder} is there already; nothing is overwritten")
+        raise FileExistsError(f"checkpoint {folder} already exists and is never overwritten")
     for left in folder.parent.glob(f".{folder.name}-*"):
         shutil.rmtree(left)
     with new_folder(folder) as scratch:
@@ -153,7 +154,7 @@ def plain(value: Any) -> Any:
 def _named(value: Any) -> str:
     if isinstance(value, PlayerId):
         return value.name
-    raise TypeError(f"{type(value).__name__} is nothing that a file holds")
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON")
 
 
 _ENCODER = json_codec.Encoder(enc_hook=_named)
@@ -167,9 +168,9 @@ def json_parts(values: Iterable[object]) -> list[bytes]:
     values = list(values)
     try:
         texts = [_text(value) for value in values]
-    except (PydanticSerializationError, UnicodeEncodeError):  # half a character: `json` passes it
+    except (PydanticSerializationError, UnicodeEncodeError):  # `json` accepts lone surrogates
         texts = [_json(value) for value in values]
-    # Backwards, which takes a third of the time of `in`; as a number, it is an error.
+    # `_json` rejects NaN and infinity. `rfind` takes a third of the time of `in`.
     if any(max(map(text.rfind, ("NaN", "Infinity"))) >= 0 for text in texts):
         texts = [_json(value) for value in values]
     if has_secrets():
@@ -180,7 +181,7 @@ def json_parts(values: Iterable[object]) -> list[bytes]:
 def _text(value: object) -> str:
     if isinstance(value, Struct):
         text = _ENCODER.encode(value)
-        if b"null" not in text:  # which may represent a number that is not finite
+        if b"null" not in text:  # msgspec also writes NaN and infinity as null
             return text.decode()
     return to_json(value, inf_nan_mode="constants", fallback=plain).decode()
 
@@ -196,7 +197,7 @@ def hide_in_lines(lines: list[bytes]) -> list[bytes]:
 
 
 def _shown(text: str) -> str:
-    # JSON has escaped all ASCII control characters but one.
+    # JSON has escaped all ASCII control characters except DEL.
     return text if text.isascii() and "\x7f" not in text else escape_control(text)
 
 
@@ -236,7 +237,7 @@ class LineFile:
 
     def append(self, lines: bytes) -> None:
         """Append JSON lines with their ends; raises `OSError` if not all could be written."""
-        if not self._whole:  # the last one could not be written
+        if not self._whole:  # the previous write failed
             self._file.truncate(self._end)
         self._whole = False
         if self._file.write(lines) < len(lines):
@@ -287,7 +288,7 @@ def read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     for a missing file, and for a line that is not a JSON object or has another format.
     """
     if not path.is_file():
-        raise ConfigError(f"{path}: no such file; give a JSONL file")
+        raise ConfigError(f"{path}: file not found; give a JSONL file")
     with path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             place = f"{path}:{number}"
@@ -296,11 +297,11 @@ def read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             try:
                 row = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
             except UnicodeDecodeError:
-                raise ConfigError(f"{place}: not text in UTF-8; save it as such") from None
+                raise ConfigError(f"{place}: not UTF-8; save the file as UTF-8") from None
             except (ValueError, RecursionError) as error:
-                reason = getattr(error, "msg", "too deep, or a number too long")
-                raise ConfigError(f"{place}: not JSON ({reason}); write an object a line") from None
+                reason = getattr(error, "msg", "nested too deeply, or a number is too long")
+                raise ConfigError(f"{place}: not JSON ({reason}); {_PER_LINE}") from None
             if not isinstance(row, dict):
-                raise ConfigError(f"{place}: a {type(row).__name__}; write an object a line")
+                raise ConfigError(f"{place}: {type(row).__name__}, not an object; {_PER_LINE}")
             check_format(row, place)
             yield place, row

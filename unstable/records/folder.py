@@ -20,7 +20,7 @@ class GameFile(NamedTuple):
     """File of recorded games: GameFile("eval", 12, Path("out/games/eval-000012.jsonl"))"""
 
     purpose: Purpose
-    version: int  # current when the games were played
+    version: int  # newest version when the games were played
     path: Path
 
 
@@ -88,7 +88,7 @@ class RunFolder:
             return
         draft = self.checkpoints / ".best.tmp"
         draft.unlink(missing_ok=True)
-        if not self.best.is_symlink():  # a copy that has followed the link
+        if not self.best.is_symlink():  # copied runs may have a folder
             shutil.rmtree(self.best, ignore_errors=True)
         draft.symlink_to(self.checkpoint(version).name)
         draft.replace(self.best)
@@ -174,8 +174,8 @@ class RunFolder:
             for path in (Path(place) / name for name in (*folders, *files)):
                 if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(root):
                     raise ConfigError(
-                        f"{path}: a link that leads out of the run's folder; put a file or folder "
-                        "of its own there"
+                        f"{path}: symbolic link out of the run's folder; replace it with a file or "
+                        "folder"
                     )
             folders[:] = [name for name in folders if Path(place) / name != self.root / "wandb"]
 
@@ -189,7 +189,7 @@ class RunFolder:
             lock = FileLock(self.root / ".lock").acquire(timeout=0)
         except Timeout:
             raise ConfigError(
-                f"{place}: the run is still going in another process; end that first"
+                f"{place}: another process is using the run; stop that process first"
             ) from None
         with lock:
             yield
@@ -272,9 +272,9 @@ def existing_run(path: Path) -> RunFolder:
     """Return the folder of a run; raises `ConfigError` for a folder that holds none."""
     folder = RunFolder(path)
     if not folder.config.is_file():
-        raise ConfigError(f"RUN_DIR = {str(path)!r} holds no config.yaml; give a run's folder")
+        raise ConfigError(f"RUN_DIR = {str(path)!r}: contains no config.yaml; give a run folder")
     if not folder.config.read_bytes().strip():
-        raise ConfigError(f"{folder.config}: is empty; put the run's own config.yaml back")
+        raise ConfigError(f"{folder.config}: is empty; restore the run's config.yaml")
     return folder
 
 

@@ -43,7 +43,7 @@ def game_line(body: bytes, version: int, actor: int | None) -> bytes:
     by = b"null" if actor is None else b"%d" % actor
     line = b'{"format":%d,"version":%d,"actor":%b,%b\n' % (FORMAT, version, by, body[1:])
     if body[:1] != b"{" or line.find(b"\n") != len(line) - 1:
-        raise ValueError("a game's body makes more than one line, or none")
+        raise ValueError("a game's body must be a single line")
     return line
 
 
@@ -54,7 +54,7 @@ def read_game(place: str, row: dict[str, Any]) -> RecordedGame:
     try:
         return as_record(row, RecordedGame)
     except DamagedError as error:
-        raise ConfigError(f"{place}: not a whole record of a game ({error})") from None
+        raise ConfigError(f"{place}: invalid record of a game ({error}); remove it") from None
 
 
 class AnswerTokens(NamedTuple):
@@ -62,8 +62,8 @@ class AnswerTokens(NamedTuple):
 
     token_ids: list[int]
     logprobs: list[float | None]
-    top_logprobs: TopLogprobs | None  # by token, [] if inserted; None: not recorded
-    finish_reason: str | None  # of the last completion
+    top_logprobs: TopLogprobs | None  # per token, [] if inserted; None: not recorded
+    finish_reason: str | None  # finish reason of the last completion
 
 
 def answer_tokens(sampled: SampledTokens | None) -> AnswerTokens:
@@ -115,10 +115,10 @@ def read_game_with_branches(path: Path, place: int) -> RecordedGame:
         if at == place:
             return recorded
         break
-    raise ConfigError(f"{path}: changed while it was read; begin again")
+    raise ConfigError(f"{path}: file changed during reading; run the command again")
 
 
-_BRANCHES = re.compile(rb'"branches":\s*[1-9]')  # in no text: its quotation marks are escaped
+_BRANCHES = re.compile(rb'"branches":\s*[1-9]')  # texts cannot match: their quotes are escaped
 
 
 def _has_branches(path: Path) -> bool:
@@ -143,7 +143,7 @@ def _with_branches(
                 break
             branches.append(ahead[1])
             ahead = None
-        is_whole = len(branches) in (0, result.spec.branches)  # one too short for its fork has none
+        is_whole = len(branches) in (0, result.spec.branches)  # 0: ended before its fork
         if is_whole and not (is_branching and result.spec.member):
             result.branches = branches
             yield place, result

@@ -20,7 +20,7 @@ FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 LOG_BYTES = 20_000_000
 OLDER_FILES = 2
 NOISE = ("torchao", "torch.utils._pytree")
-"""Loggers that warn while torchao is imported, of parts for other torch versions."""
+"""Loggers whose warnings during torchao's import concern other torch versions."""
 _takes_over = False
 
 
@@ -32,7 +32,7 @@ def take_over() -> None:
     global _takes_over
     _takes_over = True
     sys.excepthook = _show_error
-    for name in NOISE:  # which would come before there is a log
+    for name in NOISE:  # they warn before the log exists
         logging.getLogger(name).setLevel(logging.ERROR)
 
 

@@ -9,7 +9,7 @@ from unstable.records.shapes import Policies
 from unstable.types import Shares
 
 MOST_COMPARED = 16
-"""Most versions that a newer one is compared with, evenly spaced."""
+"""Maximum number of earlier versions that a version is compared with, evenly spaced."""
 
 
 def write_policies(folder: RunFolder, version: int, policies: Mapping[str, Shares]) -> None:

@@ -62,7 +62,7 @@ class Skipped:
             for path, count in self._counts.items()
         ]
         more = f", and more in {len(parts) - 3} other files" if len(parts) > 3 else ""
-        return f"damaged records are left out: {', '.join(parts[:3])}{more}" if parts else ""
+        return f"damaged records skipped: {', '.join(parts[:3])}{more}" if parts else ""
 
 
 def _refuse(name: str) -> NoReturn:
@@ -84,15 +84,15 @@ def parse_record(content: bytes, kind: type[T], place: str) -> T:
                 del record["format"]
             if problem_of(record) is None:
                 return record
-    try:  # for an error in words, or to read half a character
+    try:  # for a readable error, or a lone surrogate
         values = _DECODER.decode(content.decode("utf-8"))
     except (ValueError, RecursionError):
         raise DamagedError("not JSON") from None
     if not isinstance(values, dict):
-        raise DamagedError("no object")
+        raise DamagedError("not a JSON object")
     found = values.get("format", FORMAT)
     if type(found) is not int:
-        raise DamagedError(f"format: {shown(found)}")
+        raise DamagedError(f"format = {shown(found)}: not an integer")
     check_format(values, place)
     return as_record(values, kind)
 
@@ -101,7 +101,7 @@ def as_record(values: object, kind: type[T]) -> T:
     """Return a record of plain values; raises `DamagedError`, which names the field, if invalid."""
     try:
         record = convert(values, kind, dec_hook=_hook)
-    except (ValidationError, RecursionError, AttributeError) as error:  # the last: of a tensor
+    except (ValidationError, RecursionError, AttributeError) as error:  # AttributeError: a tensor
         text, _, path = str(error).partition(" - at `$")
         place = path.rstrip("`").lstrip(".").replace("[", ".").replace("]", "").lstrip(".")
         raise DamagedError(f"{place}: {text[0].lower()}{text[1:]}" if place else text) from None
@@ -143,7 +143,7 @@ def read_list(path: Path, kind: type[T]) -> list[T]:
     skipped = Skipped()
     found = [*read_records(path, kind, skipped)]
     if skipped:
-        raise ConfigError(f"{skipped.first}; mend that line, or take it out")
+        raise ConfigError(f"{skipped.first}; fix or delete that line")
     return found
 
 
@@ -174,7 +174,7 @@ def read_document(path: Path, kind: type[T], skipped: Skipped) -> T | None:
     try:
         return parse_record(path.read_bytes(), kind, str(path))
     except DamagedError as error:
-        skipped.add(path, "its object", error)
+        skipped.add(path, "document", error)
         return None
 
 
@@ -217,9 +217,9 @@ def read_last_rows(
     with path.open("rb") as file:
         file.seek(start)
         content = file.read(most_bytes)
-    if start:  # the first line may be cut
+    if start:  # the first line may be incomplete
         start, content = start + content.find(b"\n") + 1, content.partition(b"\n")[2]
-    lines = content.split(b"\n")[:-1]  # the last is being written
+    lines = content.split(b"\n")[:-1]  # the last line may be incomplete
     start += sum(len(line) + 1 for line in lines[:-count])
     found = []
     for line in lines[-count:]:

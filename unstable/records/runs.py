@@ -32,10 +32,10 @@ class RunsFolder:
                 folder.mkdir(parents=folder == self.root)
         except FileExistsError:
             raise ConfigError(
-                f"{place} exists; go on with it by --resume, or give another"
+                f"{place}: already exists; resume it with --resume, or give another folder"
             ) from None
         except OSError as error:
-            raise ConfigError(f"{place} cannot be made ({error.strerror}); give another") from None
+            raise ConfigError(f"{place}: {error.strerror}; give another folder") from None
 
     @property
     def _failures(self) -> Path:
@@ -56,6 +56,6 @@ class RunsFolder:
 
 def append(path: Path, row: Record) -> None:
     """Append a line to a file, after removing half a line at its end."""
-    file = LineFile(path)  # which first removes half a line
+    file = LineFile(path)  # removes an incomplete last line
     file.write(row)
     file.close()

@@ -12,7 +12,7 @@ from unstable.records.reading import DamagedError, Skipped, parse_record, read_r
 from unstable.records.shapes import SampleAdvantage
 from unstable.types import RecordedGame
 
-_TURNS = b',"turns":['  # no text of a record holds this: its quotation marks are escaped
+_TURNS = b',"turns":['  # texts cannot match: their quotes are escaped
 _GAME = re.compile(rb'"game":\s*(\d+)[,}\s]')
 
 
@@ -62,7 +62,7 @@ def _head(line: bytes, place: str) -> RecordedGame:
     with contextlib.suppress(DamagedError):
         if found:
             return parse_record(head + _TURNS + b"]}", RecordedGame, place)
-    game = parse_record(line, RecordedGame, place)  # by another writer, in another order
+    game = parse_record(line, RecordedGame, place)  # fields in another order
     game.turns = []
     return game
 

@@ -37,7 +37,7 @@ class SampleRecord(SampleAdvantage, kw_only=True):
     staleness: int | None
     prompt_length: Count
     completion_length: Count
-    rewards: dict[str, Reward]  # also its trajectory's
+    rewards: dict[str, Reward]  # including its trajectory's rewards
     reward: Figure
     outcome: Figure
     forfeit: bool
@@ -86,8 +86,8 @@ class JudgedLine(Record, kw_only=True):
 
     def problem(self) -> str | None:
         if self.terms is None and self.game is None:
-            return "neither terms nor a game"
-        return None if (self.judged is None) == (self.game is None) else "half of a game"
+            return "terms and game missing"
+        return None if (self.judged is None) == (self.game is None) else "game or judged missing"
 
 
 class RatingRecord(Record, kw_only=True):
@@ -186,22 +186,22 @@ _TOGETHER: tuple[tuple[type[MetricKey], str, tuple[str, ...]], ...] = (
     (VersusKey, "games", ()),
     (WorstKey, "score", ("low", "high", "against", "games", "compared", "left_out")),
 )
-"""Figures of each kind of key that must have a value if the first one has."""
+"""Figures of each kind of key that must have a value if the first figure has one."""
 
 
 def row_problem(row: dict[str, Any]) -> str | None:
     """Describe the first invalid value of a row of `metrics.jsonl`; None if all are valid."""
     version = row.get("version")
     if type(version) is not int or not 0 <= version < 2**53:
-        return f"version: {shown(version)} is no version"
+        return f"version = {shown(version)}: not a version number"
     for name, value in row.items():
         if value is not None and not is_figure(value):
-            return f"{name}: no number that a run comes to"
+            return f"{name}: not a number in the valid range"
     for name, others in _groups(tuple(row)):
         if row[name] is not None:
             missing = [other for other in others if row.get(other) is None]
             if missing:
-                return f"{missing[0]}: missing beside {name.rpartition('/')[2]}"
+                return f"{missing[0]}: missing, but {name.rpartition('/')[2]} is set"
     return None
 
 

@@ -93,7 +93,7 @@ class RunSummary:
         """Return the summary with a row added; only the newest `most_rows` rows are kept."""
         new = RunSummary.of([row])
         totals = Counter(self.totals)
-        totals.update(new.totals)  # not the sum of the two, which drops what is 0
+        totals.update(new.totals)  # the sum of two counters would drop zeros
         return RunSummary(
             rows=joined((*self.rows, row))[-most_rows:],
             totals=totals,

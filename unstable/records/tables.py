@@ -13,7 +13,7 @@ from unstable.types.metrics import SUMS, EvalKey, ExploitKey, WorstKey
 TOP_RATINGS = 10
 _PAID = ("payoff", "payoff_gain")
 MOST_VERSIONS = 10
-"""Most versions at which a rule's alarms are listed singly."""
+"""Maximum number of versions to list per rule."""
 
 
 class Table(NamedTuple):
@@ -23,7 +23,7 @@ class Table(NamedTuple):
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     caption: str = ""
-    marked: Sequence[bool] = ()  # rows that a page marks
+    marked: Sequence[bool] = ()  # rows to highlight in the report
 
     def only(self, *columns: str) -> "Table":
         """Return the table with these columns only; it may lack some of them."""
@@ -83,9 +83,7 @@ def results(summary: RunSummary) -> Table:
         if games and key.opponent not in SUMS:
             shares = (percent(count / games) for count in counts)
             rows.append([key.opponent, f"{games:,.0f}", *shares])
-    return Table(
-        "Training games, a trained seat or team each", ["against", "games", *RESULTS], rows
-    )
+    return Table("Training games, per trained seat or team", ["against", "games", *RESULTS], rows)
 
 
 def evaluations(summary: RunSummary, found: Sequence[Measured[EvalKey]] | None = None) -> Table:
@@ -102,14 +100,14 @@ def evaluations(summary: RunSummary, found: Sequence[Measured[EvalKey]] | None =
         row += [" / ".join(ended), number(figures.get("forfeits")), _games(figures)]
         rows.append([*row, percent(figures.get("legal_moves"))])
     columns = ["env", "against", "first", "version", "score", "gain"]
-    columns += ["pay-off", "pay-off gain"] if pays else []
+    columns += ["payoff", "payoff gain"] if pays else []
     columns += ["won / drawn / lost", "forfeits", "games", "legal moves"]
     caption = (
-        "A score is wins plus half the draws, per game; the gain is its difference to version 0 in "
-        "the same games. Intervals are of 95 %. Unless said otherwise, moves are sampled at "
-        "temperature 1."
+        "Score: wins plus half the draws, per game. Gain: difference of the score to version 0 in "
+        "the same games. Parentheses: 95 % confidence interval. Moves are sampled at temperature 1 "
+        "unless the opponent's name states otherwise."
     )
-    caption += " A pay-off is the mean of a game, in its unit." if pays else ""
+    caption += " Payoff: mean per game, in the game's unit." if pays else ""
     return Table("Evaluations", columns, rows, caption)
 
 
@@ -132,14 +130,14 @@ def exploitability(summary: RunSummary) -> Table:
         past.append(least_won(last))
     columns = ["env", "first", "last", "version", "illegal", "decisions"]
     if any(won != NONE for won, *_ in past):
-        columns += ["wins at least", "from version", "of versions"]
+        columns += ["least payoff", "against version", "of versions"]
         rows = [[*row, *won] for row, won in zip(rows, past, strict=True)]
     return Table(
-        "Exploitability, in the game's pay-offs; 0 is an equilibrium",
+        "Exploitability in the game's payoff unit; 0 is an equilibrium",
         columns,
         rows,
-        "Bounds are the two ways to count answers that are no legal action. What a version wins at "
-        "least, a game, is computed against each version measured before it.",
+        "The two bounds come from the two ways to count illegal answers. The least payoff is the "
+        "lowest mean payoff per game against any version measured before.",
     )
 
 
@@ -165,8 +163,8 @@ def guard(summary: RunSummary) -> Table:
         first = ", ".join(f"{version}" for version, _ in at[:MOST_VERSIONS])
         more = f" and {len(at) - MOST_VERSIONS} more" if len(at) > MOST_VERSIONS else ""
         rows.append([f"{kind}: {rule}", first + more, number(at[-1][1]) if kind == "alarm" else ""])
-    caption = "Rules and actions: docs/guard.md." if rows else "No alarm."
-    return Table("Guard", ["what", "at versions", "last figure"], rows, caption)
+    caption = "Rules and actions: docs/guard.md." if rows else "No alarms."
+    return Table("Guard", ["rule or action", "versions", "last value"], rows, caption)
 
 
 def ratings(summary: RunSummary) -> Table:
@@ -193,11 +191,11 @@ def worst(summary: RunSummary) -> Table:
         for found in summary.worst.values()
     ]
     return Table(
-        "Worst case against its own past",
-        ["policy", "least score", "against", "games", "past versions", "with too few games"],
+        "Lowest score against past versions",
+        ["policy", "lowest score", "against", "games", "past versions", "with too few games"],
         rows,
-        "Of the newest tenth of the versions together, against each version before them. The "
-        "interval of 95 % is of the least true score; the least seen is below it on average.",
+        "Pooled over the newest tenth of the versions, against each earlier version. The 95 % "
+        "confidence interval is for the lowest true score; the observed score is biased low.",
     )
 
 

@@ -10,14 +10,14 @@ Chart = dict[str, Any]
 Points = list[dict[str, Any]]
 """Points of one curve: {"x": version, "y": value} and, if it has an interval, "low", "high"."""
 MOST_POINTS = 300
-"""Most points of a curve; more are averaged in equal stretches."""
+"""Maximum number of points per curve; longer curves are averaged."""
 MOST_SERIES = 8
-"""Most curves of a chart; readers cannot tell more colors apart."""
+"""Maximum number of curves per chart; readers cannot distinguish more colors."""
 HEIGHT = 220
 FEW_POINTS = 40
 NAMED_VERSIONS = 8
 ROW_HEIGHT = 44
-SHORT = 12  # characters of a name; three such names fit side by side on a phone
+SHORT = 12  # characters of a name; three such names fit into a row on a phone
 
 
 def thinned(points: Points, most: int = MOST_POINTS) -> Points:
@@ -39,7 +39,7 @@ def thinned(points: Points, most: int = MOST_POINTS) -> Points:
 def _x(values: Points, unit: str = "version") -> Spec:
     axis: Spec = {"tickMinStep": 1, "format": ",d", "grid": False}
     versions = sorted({point["x"] for point in values})
-    if len(versions) <= NAMED_VERSIONS:  # the axis would also label halves between few
+    if len(versions) <= NAMED_VERSIONS:  # without values, the axis adds fractions
         axis["values"] = versions
     scale = {"nice": False, "zero": False}
     return {"field": "x", "type": "quantitative", "title": unit, "axis": axis, "scale": scale}
@@ -91,7 +91,7 @@ def line_chart(
     """
     shown = dict(list(curves.items())[:MOST_SERIES])
     if len(shown) < len(curves):
-        caption += f" {len(curves) - len(shown)} further curves are left out."
+        caption += f" {len(curves) - len(shown)} further curves are not shown."
     values = _values(shown)
     banded = any("low" in point for point in values)
     y = {"field": "y", "type": "quantitative", "title": unit, "scale": {"zero": zero}}

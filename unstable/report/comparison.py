@@ -14,14 +14,14 @@ from unstable.types.intervals import Interval, difference_interval, mean_interva
 from unstable.types.metrics import EvalKey, ExploitKey, part, sampling_mode
 
 MOST_NAMED = 3
-"""Most runs, other than the first, that the headline describes singly."""
+"""Maximum number of other runs that the headline compares one by one with the first."""
 ALONE = "alone"
 CAPTION = (
-    "Less the first run's. Where both played the same deals from the same seats, the difference is "
-    "that of the games one by one, else that of two scores. Intervals are of 95 % and of the games "
-    "alone: another seed of the same config may differ by more."
+    "Differences from the first run: the mean difference of paired games if both runs played the "
+    "same deals from the same seats, else the difference of two scores. Parentheses: 95 % "
+    "confidence interval over games; another seed of the same config may differ more."
 )
-_Game = tuple[int, tuple[int, ...]]  # its seed, and the seats of the run's version
+_Game = tuple[int, tuple[int, ...]]  # seed, and seats of the run's version
 
 
 class MeasureDifference(NamedTuple):
@@ -32,7 +32,7 @@ class MeasureDifference(NamedTuple):
     second: str
     difference: str
     games: str
-    sign: int  # 1: the second is better, -1: the first, 0: no difference can be seen
+    sign: int  # 1: the second is better, -1: the first, 0: no significant difference
 
 
 def differences(first: Run, second: Run) -> list[MeasureDifference]:
@@ -75,16 +75,16 @@ def difference_rows(runs: Sequence[Run]) -> list[list[str]]:
 def _said(first: Run, other: Run, found: Sequence[MeasureDifference]) -> str:
     names = f"{first.label} and {other.label}"
     if not found:
-        return f"{names} have no evaluation in common."
+        return f"{names} have no common evaluation."
     better, worse = (sum(each.sign == sign for each in found) for sign in (1, -1))
     if better and worse:
-        of = f"{better} of {len(found)} measures, worse by {worse}"
-        return f"{names}: {other.label} is better by {of}."
+        of = f"{better} of {len(found)} measures, worse on {worse}"
+        return f"{names}: {other.label} is better on {of}."
     if not better and not worse:
-        return f"No difference between {names} can be seen."
+        return f"No significant difference between {names}."
     ahead, behind = (other, first) if better else (first, other)
     count = max(better, worse)
-    by = "" if count == len(found) else f" by {count} of {len(found)} measures"
+    by = "" if count == len(found) else f" on {count} of {len(found)} measures"
     return f"{ahead.label} is better than {behind.label}{by}."
 
 
@@ -135,7 +135,7 @@ def _scores(run: Run, found: Measured[EvalKey]) -> dict[_Game, float]:
     """Return the scores of an evaluation's games; {} if they were not recorded."""
     path = run.folder.games("eval", found.version)
     scores = {}
-    games = read_games(path, Skipped()) if path.is_file() else ()  # the survey counts what is lost
+    games = read_games(path, Skipped()) if path.is_file() else ()  # `survey` counts damaged games
     for result in games:
         key, side = _key(result, found.version)
         if side and key == found.key:

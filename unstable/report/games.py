@@ -15,9 +15,9 @@ from unstable.report.survey import GamesSurvey
 from unstable.types import GameResult, Turn
 
 MOST_GAMES = 2000
-"""Most games of a report, over all runs."""
+"""Maximum number of games in a report, over all runs."""
 CHUNK = 25
-"""Games that are packed, and unpacked, together."""
+"""Games per compressed chunk."""
 
 
 class TokenTexts(Protocol):
@@ -75,7 +75,7 @@ def _boardless(late: int) -> str:
     if not late:
         return ""
     games = "1 of these games has" if late == 1 else f"{late:,} of these games have"
-    return f" {games} no board, as the time for replays was spent."
+    return f" {games} no board, because replaying reached its time limit."
 
 
 def _pack(games: list[dict[str, Any]]) -> bytes:
@@ -112,7 +112,7 @@ def _row(place: GameLocation, result: GameResult) -> dict[str, Any]:
     seat = point_of_view(result)
     own = result.spec.seats[seat].player
     others = [s.player for at, s in enumerate(result.spec.seats) if at != seat and s.player != own]
-    if own.version is None and others:  # no policy's game: a tournament's, or a person's
+    if own.version is None and others:  # no policy played, e.g. a tournament's game
         others = [s.player for s in result.spec.seats]
     met = " and ".join(dict.fromkeys(player.name for player in others))
     kinds = {"past versions" if player.version is not None else player.name for player in others}
@@ -212,6 +212,6 @@ def rule(shown: int, total: int) -> str:
     if shown == total:
         return f"All {total:,} recorded games."
     return (
-        f"{shown:,} of {total:,} recorded games: evaluation games of the first and the last "
-        "evaluated version, up to half of them; the rest at even distances over all versions."
+        f"{shown:,} of {total:,} recorded games: up to half are evaluation games of the first and "
+        "the last evaluated version, the rest is spread evenly over all versions."
     )

@@ -1,5 +1,5 @@
 "use strict";
-/* Shows the report's data. Text enters the page as text alone, by `make`. */
+/* Renders the report's data. `make` inserts text only as text nodes. */
 
 const report = JSON.parse(document.getElementById("report").textContent);
 const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -63,7 +63,7 @@ async function drawAll() {
   for (const chart of charts) {
     chart.view?.finalize();
     chart.view = await draw(chart);
-    await new Promise((done) => setTimeout(done));  // so that the page answers meanwhile
+    await new Promise((done) => setTimeout(done));  // keeps the page responsive
   }
   document.documentElement.dataset.drawn = charts.length;
 }
@@ -105,7 +105,7 @@ function section({ id, title, note, charts: figures, tables }) {
 }
 
 function again() {
-  return make("div", { class: "card" }, make("h3", {}, "Run it again"),
+  return make("div", { class: "card" }, make("h3", {}, "Reproduce"),
     report.runs.map((run) => [
       make("pre", { tabindex: 0 }, run.commands.join("\n")),
     ]), make("p", { class: "note" }, report.again));
@@ -121,7 +121,7 @@ function build() {
     make("a", { href: `#${part.id}` }, part.querySelector("h2").textContent)));
   document.getElementById("page").append(headline(), nav, make("main", {}, shown),
     make("footer", {}, report.footer.replace("{library}", Math.round(report.library_bytes / 1000)),
-      ` Made ${report.made}.`));
+      ` Created ${report.made}.`));
 }
 
 build();

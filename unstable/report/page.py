@@ -82,7 +82,7 @@ def as_json(value: object) -> str:
     """
     text = _dumped(value)
     if _ESCAPED.search(text) is None and escape_control(text) == text:
-        return text  # nearly always, and spelling out takes ten times as long
+        return text  # the usual case; spelling out takes ten times as long
     return _dumped(_spelled(value))
 
 
@@ -107,7 +107,7 @@ def plot_library(cache: Path) -> str:
     """
     kept = cache / f"vega-{version('vl-convert-python')}.js"
     if not kept.is_file():
-        import vl_convert  # 80 MB, needed only by the first report on a machine
+        import vl_convert  # 80 MB; only the first report on a machine needs it
 
         write_whole(kept, vl_convert.javascript_bundle(_SNIPPET).encode())
     return kept.read_text(encoding="utf-8")

@@ -18,12 +18,12 @@ from unstable.report.survey import GamesSurvey, survey
 from unstable.report.verdict import verdict
 
 AGAIN = (
-    "config.yaml is the resolved config of the run. With loop.mode = sync and the embedded engine "
-    "it plays the same games to the bit on the same machine."
+    "config.yaml is the resolved config of the run. With loop.mode = sync and the embedded engine, "
+    "a rerun on the same machine is bitwise identical."
 )
 FOOTER = (
-    "Made by unstable report. Plots by Vega-Lite (BSD-3-Clause), {library} kB of this file, which "
-    "asks no network."
+    "Created by unstable report. Plots by Vega-Lite (BSD-3-Clause, {library} kB of this file). "
+    "The page makes no network requests."
 )
 
 
@@ -83,7 +83,7 @@ def _summary(run: Run, found: GamesSurvey) -> dict[str, Any]:
     again = command_line("unstable", name, "--config", run.folder.config)
     commands = [again] if run.is_training else []
     if run.environment is not None and run.environment.command:
-        commands.insert(0, f"{run.environment.command}  # as it was begun")
+        commands.insert(0, f"{run.environment.command}  # original command")
     return {
         "name": run.name,
         "label": run.label,
@@ -97,7 +97,7 @@ def _summary(run: Run, found: GamesSurvey) -> dict[str, Any]:
 
 def settings_section(runs: Sequence[Run]) -> Section:
     chosen = config_tables(runs) if any(run.is_training for run in runs) else []
-    return section("settings", "How it was made", [], [*chosen, _packages(runs)])
+    return section("settings", "Configuration", [], [*chosen, _packages(runs)])
 
 
 def _packages(runs: Sequence[Run]) -> Table:
@@ -105,7 +105,7 @@ def _packages(runs: Sequence[Run]) -> Table:
     known = [{} if run.environment is None else run.environment.packages for run in runs]
     names = sorted({name for packages in known for name in packages})
     if not names:
-        return Table("Packages", [], [], "Not written down by this run.")
+        return Table("Packages", [], [], "Not recorded by this run.")
     rows = [[name, *(packages.get(name, "–") for packages in known)] for name in names]
     marked = [len(set(row[1:])) > 1 for row in rows]
     columns = ["package", *(["version"] if len(runs) == 1 else [run.label for run in runs])]

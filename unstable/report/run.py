@@ -18,7 +18,7 @@ from unstable.types.metrics import EvalKey
 EPOCH, HELD_OUT_LOSS = "sft/epoch", "sft/held_out_loss"
 """Metrics of a run of `unstable sft`."""
 
-LABEL = 24  # characters of a run's short name
+LABEL = 24  # maximum characters of a run's label
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ class Run:
     folder: RunFolder
     config: RunConfig
     rows: list[Row]
-    environment: EnvironmentRecord | None  # None: it was not written down
+    environment: EnvironmentRecord | None  # None: not recorded
     skipped: Skipped = field(default_factory=Skipped)  # damaged records found so far
-    short: str = ""  # label for little room; "" uses the name
+    short: str = ""  # short label; "": the name
 
     @cached_property
     def summary(self) -> RunSummary:
@@ -76,7 +76,7 @@ def names_of(roots: Sequence[Path]) -> list[str]:
         names = ["/".join(root.parts[-depth:]) for root in roots]
         if len(set(names)) == len(names):
             return names
-    raise ConfigError(f"RUN = {str(roots[0])!r} is given twice; leave one out")
+    raise ConfigError(f"RUN = {str(roots[0])!r}: duplicate; remove one")
 
 
 def labels(names: Sequence[str]) -> list[str]:
@@ -110,11 +110,11 @@ def _alike(words: Sequence[list[str]], most: int) -> int:
 def _read(folder: RunFolder, name: str, short: str) -> Run:
     place = f"RUN = {str(folder.root)!r}"
     if not folder.config.is_file():
-        raise ConfigError(f"{place}: holds no config.yaml; give a folder that unstable train left")
+        raise ConfigError(f"{place}: contains no config.yaml; give a folder of unstable train")
     skipped = Skipped()
     rows = read_rows(folder.metrics, skipped)
-    if not rows and not folder.game_files():  # `unstable play` leaves games alone
-        raise ConfigError(f"{place}: holds no metrics yet; wait for the run's first update")
+    if not rows and not folder.game_files():  # `unstable play` only writes games
+        raise ConfigError(f"{place}: contains no metrics yet; wait for the run's first update")
     environment = read_document(folder.environment, EnvironmentRecord, skipped)
     return Run(name, folder, load(str(folder.config)), rows, environment, skipped, short)
 

@@ -24,17 +24,17 @@ from unstable.types.metrics import SUMS, RatingKey, unit
 Section = dict[str, Any]
 Curves = dict[str, Points]
 PHASES = "time/"
-STALENESS = {"learn/staleness_mean": "mean", "learn/staleness_max": "most"}
+STALENESS = {"learn/staleness_mean": "mean", "learn/staleness_max": "maximum"}
 HEALTH = {
-    "collect/length_share": "cut at max_tokens",
-    "collect/invalid_share": "refused as invalid",
+    "collect/length_share": "truncated at max_tokens",
+    "collect/invalid_share": "rejected as invalid",
 }
 
 
 PAYOFFS = (
     "Mean outcome of the row's player against the column's, in all {:,} recorded games, "
-    "evaluations included; below it the number of results (a game counts once for each side, a "
-    "seat or a team, against each other). v12 is version 12 of the policy; many are grouped."
+    "evaluations included; below it the number of results (one per game and ordered pair of "
+    "opposing seats or teams). v12 is version 12 of the policy; many versions are grouped."
 )
 
 
@@ -42,15 +42,15 @@ def sections(runs: Sequence[Run], surveys: Sequence[GamesSurvey]) -> list[Sectio
     """Return all sections but games and settings; what a run did not measure is left out."""
     found = [
         section(
-            *("learning", "How good it became", _learning(runs)),
+            *("learning", "Performance", _learning(runs)),
             [
                 *_differences(runs),
                 *_of_each(runs, tables.evaluations),
                 *_of_each(runs, tables.exploitability),
             ],
         ),
-        section(*("players", "Who it met", _players(runs, surveys)), _of_each(runs, tables.worst)),
-        section("training", "How training went", _training(runs), _guard(runs)),
+        section(*("players", "Players", _players(runs, surveys)), _of_each(runs, tables.worst)),
+        section("training", "Training", _training(runs), _guard(runs)),
     ]
     return [each for each in found if each["charts"] or each["tables"]]
 
@@ -77,7 +77,7 @@ def _compared(
     names = list(dict.fromkeys(name for curves in picked.values() for name in curves))
     further = len(names) - MOST_SERIES
     if further > 0:
-        caption = f"{caption} The charts of {further} further curves are left out.".strip()
+        caption = f"{caption} The charts of {further} further curves are not shown.".strip()
     return [
         line_chart(
             f"{title}: {name}" if len(names) > 1 else title,
@@ -111,17 +111,17 @@ def _learning(runs: Sequence[Run]) -> list[Chart]:
     return [
         *_compared(
             *(runs, "Score by version", "score", score_curves),
-            "Wins plus half the draws, per evaluation game, with 95 % intervals.",
+            "Wins plus half the draws, per evaluation game, with 95 % confidence intervals.",
         ),
         *_compared(
-            *(runs, "Exploitability", "pay-off", _exploitability),
-            "What a best response wins, in the game's pay-offs; 0 is an equilibrium. The band lies "
-            "between the two ways to count answers that are no legal action.",
+            *(runs, "Exploitability", "payoff", _exploitability),
+            "Payoff of a best response, in the game's unit; 0 is an equilibrium. The band spans "
+            "the two ways to count illegal answers.",
             zero=True,
         ),
         *_compared(
             *(runs, "Reward", unit("collect/reward"), _metrics({"collect/reward": "reward"})),
-            "Mean reward of a sample. In self-play it says little: the opponent learns too.",
+            "Mean reward per sample. In self-play it says little: the opponent learns too.",
         ),
     ]
 
@@ -150,18 +150,18 @@ def _exploitability(run: Run) -> Curves:
 def _players(runs: Sequence[Run], surveys: Sequence[GamesSurvey]) -> list[Chart]:
     charts = _compared(
         *(runs, "Ratings", "TrueSkill mu", _ratings),
-        "Believed skill, with one sigma on each side; “policy” is the newest version.",
+        "Estimated skill, plus and minus one sigma; “policy” is the newest version.",
     )
     several = len({env for found in surveys for env in found.games}) > 1
     for run, found in zip(runs, surveys, strict=True):
         of = f": {run.label}" if len(runs) > 1 else ""
         opponents = _opponents(run)
         if len(opponents) > 1:
-            caption = "Share of the training games, by who was played against."
+            caption = "Share of the training games by opponent."
             charts.append(area_chart(f"Opponents{of}", "share", opponents, caption, share=True))
         for env, pairs in found.pairs.items():
             if pairs:
-                title = ", ".join([f"Pay-offs{of}", *([env] if several else [])])
+                title = ", ".join([f"Outcome matrix{of}", *([env] if several else [])])
                 cells, names = payoff_cells(pairs)
                 caption = PAYOFFS.format(found.games[env])
                 charts.append(heat_map(title, cells, names, caption))
@@ -175,7 +175,7 @@ def _ratings(run: Run) -> Curves:
             {"x": each.version, "y": each.figures["mu"], "sigma": each.figures["sigma"]}
             for each in found
         ]
-        if len({point["sigma"] for point in points}) > 1:  # else nobody rated has met another
+        if len({point["sigma"] for point in points}) > 1:  # else no rated players have met
             curves[key.player] = [
                 {"x": p["x"], "y": p["y"], "low": p["y"] - p["sigma"], "high": p["y"] + p["sigma"]}
                 for p in thinned(points)
@@ -196,7 +196,7 @@ def _training(runs: Sequence[Run]) -> list[Chart]:
     charts = [
         *_compared(
             *(runs, "Entropy", unit("learn/entropy"), _metrics({"learn/entropy": "entropy"})),
-            "Of the policy at the trained tokens: near 0 it always says the same.",
+            "Entropy of the policy at the trained tokens: near 0 its answers never vary.",
             zero=True,
         ),
         *_compared(
@@ -204,7 +204,7 @@ def _training(runs: Sequence[Run]) -> list[Chart]:
         ),
         *_compared(
             *(runs, "Staleness", unit("learn/staleness_mean"), _metrics(STALENESS)),
-            "Versions between sampling and training.",
+            "Number of versions between sampling and training.",
             zero=True,
         ),
     ]
@@ -212,7 +212,7 @@ def _training(runs: Sequence[Run]) -> list[Chart]:
         of = f": {run.label}" if len(runs) > 1 else ""
         seconds = _seconds(run)
         start = run.summary.totals["time/starting"]
-        caption = f"Seconds of an update by what was waited for; the start took {start:.0f} s."
+        caption = f"Seconds per update by phase that the loop waited for; startup: {start:.0f} s."
         if seconds:
             charts.append(area_chart(f"Time{of}", "seconds", seconds, caption))
     return charts
@@ -230,7 +230,7 @@ def _differences(runs: Sequence[Run]) -> list[Table]:
     """Return a table of how the other runs' last measures differ from the first run's."""
     rows = difference_rows(runs)
     first = runs[0].label
-    columns = ["run", "measure", first, "the other run", "difference", "games", "better"]
+    columns = ["run", "measure", first, "other run", "difference", "games", "better"]
     return [Table(f"Compared with {first}", columns, rows, CAPTION)] if rows else []
 
 

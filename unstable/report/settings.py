@@ -60,8 +60,8 @@ def config_tables(runs: Sequence[Run]) -> list[Table]:
     decided = {path for path, row in fields.items() if any(f and f.default == AUTO for f in row)}
     tables = []
     for title, paths in (
-        ("Set otherwise than by default", [path for path in fields if path not in decided]),
-        ("Worked out from auto", [path for path in fields if path in decided]),
+        ("Changed from the defaults", [path for path in fields if path not in decided]),
+        ("Resolved from auto", [path for path in fields if path in decided]),
     ):
         rows = [[path, *_cells(fields[path])] for path in paths]
         names = ["value"] if len(runs) == 1 else [run.label for run in runs]

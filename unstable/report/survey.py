@@ -13,7 +13,7 @@ from unstable.report.run import Run
 from unstable.types import PlayerId, RecordedGame
 
 MOST_GROUPS = 6
-"""Most groups of the policy's versions in the heat map; more versions share a group."""
+"""Maximum number of groups of versions in the heat map; more versions share a group."""
 
 
 class Met(NamedTuple):

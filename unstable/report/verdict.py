@@ -22,24 +22,24 @@ class Verdict(NamedTuple):
 
 
 class _VerdictFinding(NamedTuple):
-    sign: int  # 1: better, -1: worse, 0: no difference can be seen
+    sign: int  # 1: better, -1: worse, 0: no significant difference
     text: str
 
 
 def verdict(run: Run) -> Verdict:
     """Judge a run by its last paired gains, and by exploitability if it was measured."""
     if not run.is_training:
-        return Verdict("unknown", "Games that were played.", ["Nothing was trained here."])
+        return Verdict("unknown", "Recorded games.", ["This folder contains no training."])
     if run.is_taught:
         return _taught(run)
     findings = [*_gains(run), *_exploitabilities(run)]
     if not findings:
         why = (
-            "Nothing was measured at two versions"
+            "No measure exists at two versions"
             if run.summary.version
-            else "No update was finished yet"
+            else "No update is finished yet"
         )
-        answer = "Whether it learned was not measured."
+        answer = "Learning was not measured."
         return Verdict("unknown", answer, [f"{why}{_measured(run)}."])
     counts = Counter(finding.sign for finding in findings)
     return Verdict(*_answer(counts), [finding.text for finding in findings])
@@ -55,11 +55,11 @@ def _taught(run: Run) -> Verdict:
         now = f"{fixed(last.figures['score'])} at step {last.version}"
         reasons.append(f"Score against {against(run, key)}: {', '.join([*ends, now])}.")
     if len(losses) < 2:
-        return Verdict("unknown", "Taught by examples.", reasons)
+        return Verdict("unknown", "Fine-tuned on examples.", reasons)
     first, best = losses[0], min(losses, key=lambda row: row[HELD_OUT_LOSS])
     answer = (
-        f"Taught by examples: the held-out loss went from {number(first[HELD_OUT_LOSS])} to "
-        f"{number(best[HELD_OUT_LOSS])}, the least, at step {best['version']}."
+        f"Fine-tuned on examples: held-out loss from {number(first[HELD_OUT_LOSS])} to a minimum "
+        f"of {number(best[HELD_OUT_LOSS])} at step {best['version']}."
     )
     return Verdict("unknown", answer, reasons)
 
@@ -68,11 +68,11 @@ def _answer(counts: Counter[int]) -> tuple[Kind, str]:
     """Return kind and answer for counts of measures: better (1), worse (-1), neither (0)."""
     total, better, worse = counts.total(), counts[1], counts[-1]
     if better and worse:
-        return "mixed", f"Mixed: {better} of {total} measures became better, {worse} worse."
+        return "mixed", f"Mixed: {better} of {total} measures improved, {worse} worsened."
     if not better and not worse:
-        return "same", "No difference to version 0 can be seen."
+        return "same", "No significant difference from version 0."
     found = max(better, worse)
-    by = "" if found == total else f" by {found} of {total} measures; the others show no difference"
+    by = "" if found == total else f" on {found} of {total} measures; the others show no difference"
     return ("better", f"It learned{by}.") if better else ("worse", f"It became worse{by}.")
 
 
@@ -118,7 +118,7 @@ def _exploitabilities(run: Run) -> list[_VerdictFinding]:
         then, now = (f"{fixed(each.figures['high'], 3)} at version {each.version}" for each in ends)
         text = (
             f"Exploitability in {key.env}: {then}, {now}, {why} (upper bounds, in the game's "
-            "pay-offs; 0 is an equilibrium)."
+            "payoff unit; 0 is an equilibrium)."
         )
         findings.append(_VerdictFinding(sign, text))
     return findings

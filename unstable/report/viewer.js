@@ -1,5 +1,5 @@
 "use strict";
-/* The games: a list that can be filtered, and one game, stepped through turn by turn. */
+/* The game viewer: a list with filters, and one game, turn by turn. */
 
 const RESULTS = { win: "won", draw: "drawn", loss: "lost" };
 const view = { shown: [], at: -1, turn: 0, game: null, open: { observation: true } };
@@ -21,7 +21,7 @@ const share = (value) => `${(100 * value).toFixed(value < 0.1 ? 1 : 0)} %`;
 
 /* The list */
 
-/* Of the seat whose result is shown; nothing where it is no model's. */
+/* Sampling mode of the seat whose result is shown; empty if no model played it. */
 function sampling(row) {
   if (row.temperature === null) return [];
   return [row.temperature === 0 ? "greedy" : "sampled"];
@@ -88,7 +88,7 @@ async function choose(place) {
   list.removeAttribute("aria-activedescendant");
   const panel = document.getElementById("game");
   if (place < 0) {
-    panel.replaceChildren(make("p", { class: "note" }, "No game passes these filters."));
+    panel.replaceChildren(make("p", { class: "note" }, "No game matches these filters."));
     return;
   }
   const option = document.getElementById(`game-${place}`);
@@ -108,7 +108,7 @@ async function choose(place) {
 function mistaken(turn, position) {
   const action_values = position?.action_values;
   if (!action_values) return false;
-  // A game may accept other spellings of a move than the listed one: those are not known, not wrong.
+  // A game may accept other spellings of a move than the listed one: these are unknown, not wrong.
   return turn.invalid || action_values[turn.action.trim()] < Math.max(...Object.values(action_values));
 }
 
@@ -123,8 +123,8 @@ function steps() {
     class: "chip", "aria-current": view.turn === game.turns.length ? "step" : null, onclick: () => step(game.turns.length),
   }, "end"));
   return make("div", { class: "steps", role: "group", "aria-label": "Turns" },
-    make("button", { class: "chip", "aria-label": "back", onclick: () => step(view.turn - 1) }, "←"), chips,
-    make("button", { class: "chip", "aria-label": "on", onclick: () => step(view.turn + 1) }, "→"));
+    make("button", { class: "chip", "aria-label": "previous turn", onclick: () => step(view.turn - 1) }, "←"), chips,
+    make("button", { class: "chip", "aria-label": "next turn", onclick: () => step(view.turn + 1) }, "→"));
 }
 
 function step(turn) {
@@ -169,8 +169,8 @@ function endView(game) {
   const board = game.positions.length > game.turns.length ? game.positions[game.turns.length].board : "";
   return make("div", { class: "turn" },
     board ? block("Last board", text(board, { class: "board" })) : null,
-    block("How it ended", make("p", {}, game.reason || "no reason is recorded"),
-      make("p", { class: "soft" }, `Pay-offs ${game.payoffs.map((p) => signed(p)).join(", ")}${game.truncated ? " · cut off by max_turns" : ""}`)));
+    block("End of the game", make("p", {}, game.reason || "no reason recorded"),
+      make("p", { class: "soft" }, `Payoffs ${game.payoffs.map((p) => signed(p)).join(", ")}${game.truncated ? " · truncated at max_turns" : ""}`)));
 }
 
 function turnView(game, index) {
@@ -179,29 +179,29 @@ function turnView(game, index) {
   return make("div", {},
     make("p", { class: "who" }, make("span", { class: `dot seat-${turn.seat % 4}` }),
       `Turn ${index + 1} of ${game.turns.length} · ${turn.player} at seat ${turn.seat}`,
-      index < game.opening ? " · opening" : "", turn.invalid ? make("span", { class: "loss" }, " · refused as invalid") : null),
+      index < game.opening ? " · opening" : "", turn.invalid ? make("span", { class: "loss" }, " · rejected as invalid") : null),
     make("div", { class: "turn" },
       board(turn, position),
       make("div", {}, block("Answer", answer(turn)), facts(turn, position)),
       position?.action_values || position?.mix ? solution(turn, position) : null),
     folded("observation", "Observation", turn.observation),
-    turn.prompt === undefined ? null : folded("prompt", "Exact prompt, as tokens were given", turn.prompt));
+    turn.prompt === undefined ? null : folded("prompt", "Exact prompt, decoded from its tokens", turn.prompt));
 }
 
-/* A compact prompt has a position in marks of its own: X is always the mover's, whatever its stone. */
+/* Compact prompts have their own notation of the position: X always belongs to the player to move. */
 function board(turn, position) {
   if (!position?.board) return null;
   const own = position.prompted && turn.logprobs && turn.observation.includes(position.prompted);
   const shown = text(position.board, { class: "board" });
   if (!own) return block("Board", shown);
-  return make("div", {}, block("Position, as this prompt has it", text(position.prompted, { class: "board" })),
-    block("Board, as the game shows it", shown));
+  return make("div", {}, block("Position in this prompt", text(position.prompted, { class: "board" })),
+    block("Board of the game", shown));
 }
 
 function answer(turn) {
   if (!turn.logprobs) return text(turn.text);
-  if (!turn.token_strings) return [text(turn.text), make("p", { class: "soft" }, `${turn.logprobs.length} tokens; the tokenizer was not at hand`)];
-  const others = make("p", { class: "likeliest soft", "aria-live": "polite" }, turn.likeliest ? "Choose a token for what else was likely there." : "");
+  if (!turn.token_strings) return [text(turn.text), make("p", { class: "soft" }, `${turn.logprobs.length} tokens; the tokenizer is not available`)];
+  const others = make("p", { class: "likeliest soft", "aria-live": "polite" }, turn.likeliest ? "Select a token to see its alternatives." : "");
   return [make("pre", { class: "tokens", tabindex: turn.likeliest ? null : 0 }, turn.token_strings.map((string, at) => {
     const logprob = turn.logprobs[at];
     if (logprob === null) return make("span", { class: "inserted", title: "inserted, not sampled" }, string);
@@ -222,12 +222,12 @@ function answer(turn) {
 function likely(string, logprob, found) {
   const shown = (text) => make("span", { class: "mono" }, JSON.stringify(text));
   const others = found.filter(([text]) => text !== string).flatMap(([text, value]) => [" · ", shown(text), ` ${share(Math.exp(value))}`]);
-  return [shown(string), ` ${share(Math.exp(logprob))}; besides`, ...(others.length ? others : [" nothing"])];
+  return [shown(string), ` ${share(Math.exp(logprob))}`, ...(others.length ? ["; alternatives", ...others] : ["; no alternatives"])];
 }
 
 function facts(turn, position) {
   const rows = [["action", turn.action]];
-  if (!turn.formatted) rows.push(["format", "no action was found in the text"]);
+  if (!turn.formatted) rows.push(["format", "no action found in the text"]);
   if (turn.rewards) {
     for (const [term, value] of Object.entries(turn.rewards)) {
       rows.push([`reward ${term}`, signed(value.raw, 3) + (value.raw === value.weighted ? "" : ` (weighted ${signed(value.weighted, 3)})`)]);
@@ -235,8 +235,8 @@ function facts(turn, position) {
   }
   if (turn.advantage !== undefined) rows.push(["advantage", `${signed(turn.advantage, 3)} (update ${turn.update})`]);
   if (turn.votes) rows.push(["votes", turn.votes]);
-  if (turn.finish_reason === "length") rows.push(["finish", "cut at max_tokens"]);
-  if (turn.prompt_cut) rows.push(["prompt", `${turn.prompt_cut} tokens of old events left out`]);
+  if (turn.finish_reason === "length") rows.push(["finish", "truncated at max_tokens"]);
+  if (turn.prompt_cut) rows.push(["prompt", `${turn.prompt_cut} tokens of old events omitted`]);
   return make("dl", { class: "turn-facts" }, rows.map(([name, value]) =>
     [make("dt", {}, name), make("dd", { class: name === "action" ? "mono" : null }, value)]));
 }
@@ -249,11 +249,11 @@ function solution(turn, { action_values, mix }) {
     { class: `move ${action_values && value === best ? "best" : ""} ${move === played ? "played" : ""}` },
     make("span", { class: "mono" }, move), action_values ? ` ${signed(value) || "0"}` : ` ${share(value)}`));
   const known = played in table;
-  let verdict = `The best move was worth ${signed(best) || "0"}; `;
-  if (!action_values) verdict = `How often this equilibrium plays each${known ? "." : "; the action played is not among the listed actions."}`;
-  else if (!known) verdict += `the action played is ${turn.invalid ? "not legal" : "not among the listed actions"}.`;
-  else verdict += table[played] === best ? "it was played." : `played was ${signed(table[played]) || "0"}.`;
-  return block(action_values ? "Worth of each move, with perfect play after it" : "One equilibrium's mix",
+  let verdict = `The best move has value ${signed(best) || "0"}; `;
+  if (!action_values) verdict = `Probability of each action${known ? "." : "; the played action is not among the listed actions."}`;
+  else if (!known) verdict += `the played action is ${turn.invalid ? "not legal" : "not among the listed actions"}.`;
+  else verdict += table[played] === best ? "it was played." : `the played move has value ${signed(table[played]) || "0"}.`;
+  return block(action_values ? "Value of each move under perfect play" : "One equilibrium's policy",
     make("p", { class: mistaken(turn, { action_values }) ? "loss" : null }, verdict), make("div", { class: "moves" }, moves));
 }
 
@@ -276,7 +276,7 @@ function games() {
   if (!report.games.rows.length) return null;
   const list = make("div", { id: "game-list", role: "listbox", tabindex: 0, "aria-label": "Games" });
   const section = make("section", { id: "games", onkeydown: keys }, make("h2", {}, "Games"),
-    make("p", { class: "note" }, `${report.games.rule} Choose one with ↑ ↓ in the list, step through its turns with ← →.`),
+    make("p", { class: "note" }, `${report.games.rule} Select a game with ↑ ↓ in the list; step through its turns with ← →.`),
     filterBar(),
     make("div", { class: "viewer" },
       make("div", { class: "card list" }, make("p", { id: "game-count", class: "note", role: "status" }), list),

@@ -31,7 +31,7 @@ from unstable.serving.requests import (
 from unstable.serving.stream import pieces
 
 _BODY_S = 60  # timeout for receiving a body
-_READ_AWAY = 16 * MOST_BYTES  # bytes read of an oversized body, so that its client gets the error
+_READ_AWAY = 16 * MOST_BYTES  # bytes read of an oversized body, so that the client gets the error
 T = TypeVar("T")
 
 
@@ -100,7 +100,7 @@ async def body_of(http: HttpRequest) -> bytes:
     """
     kind = http.headers.get("content-type", "").partition(";")[0]
     if kind.strip().lower() != "application/json":
-        raise ApiError(415, "the body's Content-Type is not application/json")
+        raise ApiError(415, "Content-Type must be application/json")
     found, length = bytearray(), 0
     try:
         async with asyncio.timeout(_BODY_S):
@@ -111,18 +111,18 @@ async def body_of(http: HttpRequest) -> bytes:
                 if length <= MOST_BYTES:
                     found += part
     except TimeoutError:
-        raise ApiError(408, f"the body was not here in {_BODY_S} s") from None
+        raise ApiError(408, f"request body timed out after {_BODY_S} s") from None
     except ClientDisconnect:
-        raise ApiError(499, "the client went away") from None
+        raise ApiError(499, "the client disconnected") from None
     if length > MOST_BYTES:
-        raise ApiError(413, f"the body is larger than {MOST_BYTES} bytes")
+        raise ApiError(413, f"the request body exceeds {MOST_BYTES} bytes")
     return bytes(found)
 
 
 async def _answered(
     served: Served, http: HttpRequest, kind: type[ChatRequest] | type[TextRequest]
 ) -> Response:
-    seat = served.seat(http.path_params, token_of(http))  # before a body is read
+    seat = served.seat(http.path_params, token_of(http))  # check before reading the body
     request = read_request(kind, await body_of(http))
     if request.stream:
         told = pieces(seat, request)
@@ -151,7 +151,7 @@ async def unless_gone(http: HttpRequest, asked: "asyncio.Future[T]") -> T:
     try:
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         if not asked.done():
-            raise ApiError(499, "the client went away")
+            raise ApiError(499, "the client disconnected")
         return asked.result()
     finally:
         await ended(*both)

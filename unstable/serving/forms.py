@@ -14,9 +14,9 @@ from unstable.serving.requests import ApiError, ChatRequest
 from unstable.types import Completion
 from unstable.types.seeds import derive_seed
 
-_AHEAD = 16  # tokens sampled freely at once, kept up to the first that does not fit
-_TRIES = 32  # rejected free tokens before one is drawn from fitting tokens
-_COMPACT = {"whitespace_flexible": False}  # otherwise a model may add blanks endlessly
+_AHEAD = 16  # unconstrained tokens per call, kept up to the first that does not fit
+_TRIES = 32  # rejected tokens before sampling is restricted to fitting tokens
+_COMPACT = {"whitespace_flexible": False}  # otherwise a model may add whitespace endlessly
 
 
 class Forms:
@@ -37,7 +37,7 @@ class Forms:
         fitting tokens. After 32 misses in a row (one at temperature 0, where all are equal), the
         token is sampled from the first 1,024 ids that fit.
         """
-        matcher = await asyncio.to_thread(self._matcher, request)  # a large schema takes its time
+        matcher = await asyncio.to_thread(self._matcher, request)  # slow for large schemas
         ids, drawn, misses = list[int](), 0, 0
         most, tries = asked.max_tokens, 1 if asked.temperature == 0 else _TRIES
         while len(ids) < most and not matcher.is_stopped():
@@ -100,7 +100,7 @@ def check_forms() -> None:
     try:
         import llguidance  # noqa: F401
     except ImportError:
-        text = "forms of answers need llguidance, which is not installed: pip install -e '.[forms]'"
+        text = "llguidance is not installed (structured output); run pip install -e '.[forms]'"
         raise ApiError(400, text, code="unsupported_parameter") from None
 
 

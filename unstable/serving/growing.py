@@ -10,8 +10,8 @@ from unstable.engines.base import Told
 from unstable.prompts.text import UNKNOWN
 from unstable.types import Completion, TopLogprobs
 
-_WINDOW = 64  # newest ids that are decoded again with each new id; at most twice as many
-_LATER = 7  # ids until the next attempt to settle, after one that failed
+_WINDOW = 64  # newest ids to decode again with each new id; at most twice as many
+_LATER = 7  # ids between a failed attempt to settle and the next one
 
 
 def cut_at(text: str, stops: Sequence[str]) -> tuple[str, bool]:
@@ -31,12 +31,12 @@ class Growing:
         """Create an empty answer; `text` decodes ids."""
         self._text, self._stops = text, stops
         self._held = max(map(len, stops), default=1) - 1
-        self._settled = ""  # of ids that came before these
+        self._settled = ""  # text of earlier ids
         self._ids: list[int] = []
         self._most = 2 * _WINDOW
         self._sent = 0  # characters
         self.stopped = False
-        """True if the answer so far has a stop."""
+        """True if the answer so far contains a stop text."""
 
     def add(self, ids: Sequence[int]) -> str:
         """Append these ids, and return the text that can be sent now."""
@@ -65,7 +65,7 @@ class Growing:
             self._ids = self._ids[end:]
             self._most = 2 * _WINDOW
         else:
-            self._most = len(self._ids) + _LATER  # some tokens lose a leading space
+            self._most = len(self._ids) + _LATER  # decoded first, a token may lose its space
 
 
 class Watch:

@@ -29,11 +29,11 @@ from unstable.serving.requests import ApiError, ChatRequest, Request, TextReques
 from unstable.types import Completion
 from unstable.types.seeds import derive_seed
 
-_WAITING = 4  # waiting answers per answer that may run
-_AGAIN_S = 1  # Retry-After of a refused request
-_SHORT = 2**15  # characters; shorter requests are encoded on the event loop
-_BLANKS = 4  # factor on a token's characters, because tokenizers may drop blanks
-_SEEDS = 2**63  # number of seeds; others are reduced modulo this
+_WAITING = 4  # maximum number of waiting answers per running answer
+_AGAIN_S = 1  # Retry-After header of status 429
+_SHORT = 2**15  # characters; the event loop encodes shorter requests
+_BLANKS = 4  # factor on a token's length, because tokenizers may drop spaces
+_SEEDS = 2**63  # number of seeds; larger seeds are reduced modulo this
 T = TypeVar("T")
 
 
@@ -41,8 +41,8 @@ class Limits(NamedTuple):
     """The limits of a seat."""
 
     length: int  # tokens of prompt and answer together
-    likeliest: int  # likeliest tokens that the engine returns with each sampled token
-    at_once: int  # answers that the engine samples concurrently; others wait
+    likeliest: int  # likeliest tokens that the engine returns per sampled token
+    at_once: int  # answers that the engine samples concurrently
 
     @property
     def in_flight(self) -> int:
@@ -57,7 +57,7 @@ class RequestCounts:
     asked: int = 0
     answered: int = 0
     refused: int = 0
-    left: int = 0  # abandoned by the client before the answer
+    left: int = 0  # client disconnected before the answer
     failed: int = 0
     in_flight: int = 0
     prompt_tokens: int = 0
@@ -92,9 +92,9 @@ class ModelsSeat:
         self._encoding = asyncio.Lock()
         self.counts = RequestCounts()
         self.died = asyncio.Event()
-        """Set once the engine has died."""
+        """Set when the engine dies."""
         self.why = ""
-        """Error that killed the engine."""
+        """Error of the dead engine."""
 
     @classmethod
     def of(
@@ -129,7 +129,7 @@ class ModelsSeat:
         """Answer a request, see `ServedSeat.answer`; cancellation also ends it in the engine."""
         with self._counted():
             if self.counts.in_flight >= self._limits.in_flight:
-                text = f"{self.counts.in_flight} answers run or wait; ask again later"
+                text = f"{self.counts.in_flight} answers in flight, the maximum; retry later"
                 raise ApiError(429, text, code="rate_limit_exceeded", retry_after_s=_AGAIN_S)
             self._check(request)
             seed = request.seed
@@ -205,18 +205,17 @@ class ModelsSeat:
         check_model(self, request.model)
         is_chat = isinstance(request, ChatRequest)
         if (request.likeliest or 0) > self._limits.likeliest:
-            raise ApiError(
-                400,
-                f"{request.likeliest} likeliest tokens: at most {self._limits.likeliest} of each",
-                param="top_logprobs" if is_chat else "logprobs",
-            )
+            name = "top_logprobs" if is_chat else "logprobs"
+            text = f"{name} = {request.likeliest}: must be <= {self._limits.likeliest}"
+            raise ApiError(400, text, param=name)
         if isinstance(request, ChatRequest) and request.legal_moves is not None:
-            raise ApiError(400, "legal_moves: are for a game's seats alone", param="legal_moves")
+            text = "legal_moves: supported only by seats of games; remove it"
+            raise ApiError(400, text, param="legal_moves")
         if request.is_formed:
             check_forms()
         size = request.characters
         if self._longest is not None and size > self._longest * self._limits.length:
-            text = f"{size:,} characters are more than the {self._limits.length} tokens served"
+            text = f"{size:,} characters exceed the context of {self._limits.length} tokens"
             raise ApiError(400, text, param=_prompt(request), code="context_length_exceeded")
 
     async def _prompts(self, request: ChatRequest | TextRequest) -> list[list[int]]:
@@ -229,7 +228,7 @@ class ModelsSeat:
     def _most(self, request: ChatRequest | TextRequest, prompts: Sequence[Sequence[int]]) -> int:
         """Return the most tokens of an answer; raises `ApiError` if there is no room."""
         if not all(prompts):
-            raise ApiError(400, f"{_prompt(request)}: is empty", param=_prompt(request))
+            raise ApiError(400, f"{_prompt(request)}: empty prompt", param=_prompt(request))
         longest = max(map(len, prompts))
         room = self._limits.length - longest
         most = room if request.most_tokens is None else request.most_tokens
@@ -237,8 +236,8 @@ class ModelsSeat:
             name = "max_tokens" if room > 0 and request.most_tokens else _prompt(request)
             raise ApiError(
                 400,
-                f"{longest} prompt tokens and {max(most, 1)} of an answer are more than "
-                f"the {self._limits.length} that are served",
+                f"{longest} prompt tokens plus {max(most, 1)} answer tokens exceed the context of "
+                f"{self._limits.length} tokens; shorten the prompt or reduce max_tokens",
                 param=name,
                 code="context_length_exceeded",
             )
@@ -247,7 +246,7 @@ class ModelsSeat:
     async def _answered(
         self, request: ChatRequest | TextRequest, asked: SamplingRequest
     ) -> Completion:
-        if asked.max_tokens == 0:  # for the prompt's own logprobs
+        if asked.max_tokens == 0:  # only the prompt's logprobs (echo)
             return Completion(token_ids=[], logprobs=[], finish_reason="length", adapter=None)
         sample = partial(self._sampled, request.stops)
         if isinstance(request, ChatRequest) and request.is_formed:
@@ -276,7 +275,7 @@ class ModelsSeat:
 
         try:
             return list(await all_of(map(before, prompts)))
-        except ValueError as error:  # such as invalid ids
+        except ValueError as error:  # e.g. invalid ids
             raise ApiError(400, str(error), param="prompt") from None
 
     async def _sampled(self, stops: Sequence[str], asked: SamplingRequest) -> Completion:
@@ -310,7 +309,7 @@ async def all_of(coroutines: Iterator[Coroutine[Any, Any, T]]) -> list[T]:
 def encoded(template: ChatTemplate, request: ChatRequest | TextRequest) -> list[list[int]]:
     """Return the ids of each prompt; raises `ApiError` if the model's template fails."""
     faults = list[BaseException]()
-    with faults_to(faults.append):  # a template may raise anything
+    with faults_to(faults.append):  # a template may raise any exception
         if isinstance(request, ChatRequest):
             return [template.encode(request.chat, request.offered)]
         return [
@@ -318,7 +317,7 @@ def encoded(template: ChatTemplate, request: ChatRequest | TextRequest) -> list[
             for each in request.prompt
         ]
     name = _prompt(request)
-    text = f"{name}: the model's tokenizer or its chat template refuses this ({faults[0]})"
+    text = f"{name}: rejected by the model's tokenizer or chat template ({faults[0]})"
     raise ApiError(400, text[:500], param=name)
 
 
@@ -355,7 +354,7 @@ class ForToken:
     def seat(self, path: Mapping[str, str], token: str | None) -> ServedSeat:
         """Return the seat; raises `ApiError` for another token."""
         if self._token is not None and not is_token(token, self._token):
-            raise ApiError(401, "the token is missing or wrong", code="invalid_api_key")
+            raise ApiError(401, "missing or wrong bearer token", code="invalid_api_key")
         return self._seat
 
     def routes(self) -> list[BaseRoute]:

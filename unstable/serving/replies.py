@@ -20,7 +20,7 @@ class ReplyPart:
 
     ids: list[int] = field(default_factory=list)
     logprobs: Sequence[float | None] = ()  # None: a prompt's first token
-    likeliest: TopLogprobs | None = None  # at each token, if known
+    likeliest: TopLogprobs | None = None  # for each token, if recorded
 
     @classmethod
     def of(cls, completion: Completion | None) -> Self:
@@ -44,8 +44,8 @@ class Choice:
     text: str
     finish_reason: str
     completion: Completion | None = None  # None: no local model answered
-    before: "ReplyPart | None" = None  # its prompt's tokens, if they are sent too
-    calls: list[dict[str, Any]] = field(default_factory=list)  # of tools, by name and arguments
+    before: "ReplyPart | None" = None  # prompt tokens, if echoed
+    calls: list[dict[str, Any]] = field(default_factory=list)  # tool calls: name and arguments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ class ServedSeat(Protocol):
     """An answerer of the requests to one address."""
 
     strings: TokenStrings
-    """Decoder of its tokens."""
+    """Decoder of the model's tokens."""
 
     def models(self) -> Sequence[str]:
         """Return the model names that requests may use."""
@@ -75,7 +75,7 @@ class ServedSeat(Protocol):
 def check_model(seat: ServedSeat, name: str) -> None:
     """Raise `ApiError` if a seat has no model of that name."""
     if name not in (known := seat.models()):
-        text = f"the model {name[:200]!r} is not here; there are: {', '.join(known)}"
+        text = f"unknown model {name[:200]!r}; use one of {', '.join(known)}"
         raise ApiError(404, text, param="model", code="model_not_found")
 
 

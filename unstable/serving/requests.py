@@ -25,10 +25,10 @@ from unstable.engines.base import EngineDiedError
 log = logging.getLogger(__name__)
 
 MOST_BYTES = 4 * 2**20
-"""Most bytes of a request's body."""
+"""Maximum size of a request body in bytes."""
 _MOST_MOVES = 1024
 _MOST_CHOICES, _MOST_LIKELIEST, _MOST_STOPS = 64, 20, 4
-_COLDEST = 0.01  # no engine is exact at lower temperatures except 0
+_COLDEST = 0.01  # engines are inexact at lower temperatures, except at 0
 _KINDS = {401: "authentication_error", 429: "rate_limit_error"}
 
 
@@ -72,7 +72,7 @@ def as_error(error: BaseException) -> ApiError:
     if isinstance(error, EngineDiedError):
         return ApiError(503, "the engine has died")
     log.error("a request failed", exc_info=error)
-    return ApiError(500, "the server failed; its log says why")
+    return ApiError(500, "internal server error; see the server's log")
 
 
 def is_token(given: str | None, wanted: str) -> bool:
@@ -100,7 +100,7 @@ def _texts(content: Any) -> Any:
     for part in content:
         kind = part.get("type") if isinstance(part, dict) else None
         if kind not in ("text", "input_text") or not isinstance(part.get("text"), str):
-            raise ValueError(f"parts of type {shown(kind)} are not served; give text")
+            raise ValueError(f"unsupported part type {shown(kind)}; use text")
     return "\n".join(part["text"] for part in content)
 
 
@@ -141,7 +141,7 @@ class _StreamOptions(_Value):
 
 def _warm(temperature: float | None) -> float | None:
     if temperature and temperature < _COLDEST:
-        raise ValueError(f"give 0 (greedy) or at least {_COLDEST}")
+        raise ValueError(f"must be 0 (greedy) or >= {_COLDEST}")
     return temperature
 
 
@@ -149,7 +149,7 @@ def _stops(stop: Any) -> Any:
     """Return the stop texts as a list."""
     stops = [stop] if isinstance(stop, str) else stop
     if isinstance(stops, list) and len(stops) > _MOST_STOPS:
-        raise ValueError(f"{len(stops)} texts; at most {_MOST_STOPS} are served")
+        raise ValueError(f"{len(stops)} texts, but the maximum is {_MOST_STOPS}")
     return stops
 
 
@@ -164,7 +164,7 @@ class _Form(_Value):
     @model_validator(mode="after")
     def _has_schema(self) -> Self:
         if self.type == "json_schema" and self.json_schema is None:
-            raise ValueError("json_schema: give {name, schema}")
+            raise ValueError("json_schema: missing; give {name, schema}")
         return self
 
 
@@ -236,7 +236,7 @@ class ChatRequest(Request):
         for before, message in pairwise([None, *messages]):
             is_said = before is not None and before.role in ("assistant", "tool")
             if message is not None and message.role == "tool" and not is_said:
-                raise ValueError("a message of role tool comes after the call that it answers")
+                raise ValueError("a tool message must follow an assistant or tool message")
         return messages
 
     @property
@@ -279,11 +279,11 @@ class ChatRequest(Request):
     @model_validator(mode="after")
     def _one_form(self) -> Self:
         if self.tool_choice not in ("auto", "none") and not self.forced:
-            raise ValueError("tool_choice: tools has no such function")
+            raise ValueError("tool_choice: function not found in tools")
         if self.is_formed and (self.logprobs or self.return_token_ids):
-            raise ValueError("logprobs: none of an answer of a form; leave one of them out")
+            raise ValueError("logprobs: unsupported with structured output; remove it")
         if self.form is not None and self.forced:
-            raise ValueError("response_format: not with a tool_choice that has to call")
+            raise ValueError("response_format: conflicts with tool_choice; remove one of them")
         return self
 
     @property
@@ -298,7 +298,7 @@ def _prompts(prompt: Any) -> Any:
     if isinstance(prompt, list) and prompt and all(isinstance(each, int) for each in prompt):
         return [prompt]
     if not isinstance(prompt, list) or not 0 < len(prompt) <= _MOST_CHOICES:
-        raise ValueError(f"give a text, token ids, or a list of up to {_MOST_CHOICES} of them")
+        raise ValueError(f"must be a text, token ids, or a list of 1 to {_MOST_CHOICES} of them")
     return prompt
 
 
@@ -313,9 +313,9 @@ class TextRequest(Request):
     @model_validator(mode="after")
     def _echoes(self) -> Self:
         if self.echo and self.stream:
-            raise ValueError("echo: not with stream; leave one of them out")
+            raise ValueError("echo: conflicts with stream; remove one of them")
         if not (self.most_tokens or self.echo):
-            raise ValueError("max_tokens: give at least 1, or echo")
+            raise ValueError("max_tokens: must be >= 1, or set echo")
         return self
 
     @property
@@ -346,9 +346,9 @@ _BENDS: dict[str, tuple[Any, ...]] = {
 _GREEDY = {"top_p", "top_k", "min_p"}
 """Parameters without effect under greedy decoding."""
 _UNREAD = {"user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key"}
-"""Parameters that change no answer."""
+"""Parameters that do not affect answers."""
 _TYPE = re.compile(r"(str|int|float|bool|list\[.*|literal\[.*|function-.*|_[A-Z]\w*)")
-"""Parts that pydantic adds to an error's location: the type of value it tried."""
+"""Parts that pydantic adds to an error's location: the type that it tried."""
 
 
 def read_request(kind: type[ChatRequest] | type[TextRequest], body: bytes) -> Any:
@@ -356,19 +356,19 @@ def read_request(kind: type[ChatRequest] | type[TextRequest], body: bytes) -> An
     try:
         given = json.loads(body)
     except (ValueError, RecursionError):
-        raise ApiError(400, "the body is no JSON") from None
+        raise ApiError(400, "the request body is not JSON") from None
     if not isinstance(given, Mapping):
-        raise ApiError(400, "the body is no JSON object")
+        raise ApiError(400, "the request body is not a JSON object")
     given = {name: value for name, value in given.items() if value is not None}
     for name, value in given.items():
         if name in kind.model_fields or name in _UNREAD:
             continue
         says_nothing = value in _BENDS.get(name, (False, "", [], {}, {"type": "text"}))
         if not (says_nothing or (name in _GREEDY and given.get("temperature") == 0)):
-            why = "logprobs are of what the model says; " if name in _BENDS else ""
+            why = "it would change the logprobs' distribution; " if name in _BENDS else ""
             raise ApiError(
                 400,
-                f"{name[:64]} = {shown(value)}: is not served; {why}leave it out",
+                f"{name[:64]} = {shown(value)}: unsupported; {why}remove it",
                 param=name,
                 code="unsupported_parameter",
             )
@@ -378,7 +378,7 @@ def read_request(kind: type[ChatRequest] | type[TextRequest], body: bytes) -> An
         first = error.errors()[0]
         name = ".".join(str(part) for part in first["loc"] if not _TYPE.fullmatch(str(part)))
         said = first["msg"].removeprefix("Value error, ")
-        if not name and said.partition(":")[0] in kind.model_fields:  # of all fields together
+        if not name and said.partition(":")[0] in kind.model_fields:  # from a model validator
             name, _, said = said.partition(": ")
         raise ApiError(400, f"{name}: {said}" if name else said, param=name or None) from None
 

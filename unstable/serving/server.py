@@ -56,7 +56,7 @@ class _Protocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         super().connection_made(transport)
         if len(self.connections) > most_connections():
             if time.monotonic() - _Protocol._said_s > _SAY_EVERY_S:
-                log.warning("more than %d connections: others are refused", most_connections())
+                log.warning("more than %d connections; rejecting new ones", most_connections())
                 _Protocol._said_s = time.monotonic()
             transport.write(_FULL)
             transport.close()
@@ -100,7 +100,7 @@ class _AskedHere:
             host = Headers(scope=scope).get("host", "")
             name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
             if name.strip("[]").lower() not in self._names:
-                text = "this Host is not served; ask localhost or 127.0.0.1"
+                text = "Host header not allowed; use localhost or 127.0.0.1"
                 await PlainTextResponse(text, status_code=421)(scope, receive, send)
                 return
         await self._application(scope, receive, send)
@@ -136,7 +136,7 @@ class Server:
         except (OSError, OverflowError) as error:
             self._socket.close()
             raise ConfigError(
-                f"{field} = {port}: cannot be listened at on {host} ({error}); choose another"
+                f"{field} = {port}: cannot listen on {host} ({error}); choose another port"
             ) from None
         self._socket.listen(_BACKLOG)
         self.host, self.port = host, int(self._socket.getsockname()[1])
@@ -171,7 +171,7 @@ class Server:
         while not self._server.started:
             if self._task.done():
                 self._task.result()
-                raise RuntimeError(f"the server at {self.url} ended as it began")
+                raise RuntimeError(f"the server at {self.url} stopped during startup")
             await asyncio.sleep(0.01)
         return self
 

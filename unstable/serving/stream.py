@@ -53,7 +53,7 @@ class _EventStream:
         self._request = request
         self._writer = Writer(request, seat.strings)
         self._growing = [Growing(seat.strings.text, request.stops) for _ in range(request.answers)]
-        # Tool calls are known only at the end.
+        # Tool calls can only be parsed at the end.
         self._is_whole = isinstance(request, ChatRequest) and bool(request.offered)
         self._begun = set[int]()
 

@@ -23,7 +23,7 @@ from unstable.serving.requests import ApiError, is_token
 
 PREFIX = "/game/{game}/seat/{seat:int}"
 _LONGEST_WAIT_S, _SHARED_WAIT_S = 30.0, 2.0
-_REMEMBERED = 10_000  # finished games to remember, to recognize a second result
+_REMEMBERED = 10_000  # finished games whose ids are kept, to reject a second result
 _KEY_BYTES = 16
 
 
@@ -31,19 +31,19 @@ class Posted(BaseModel):
     """A program's result of a game. Posted(payoffs=[1, -1])"""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
-    payoffs: list[float] | None = Field(None, description="payoff of each seat; game's own unit")
+    payoffs: list[float] | None = Field(None, description="payoff per seat, in the game's unit")
     forfeit: Annotated[int, Field(ge=0)] | None = Field(
-        None, description="seat that forfeits; then without payoffs"
+        None, description="seat that forfeits; excludes payoffs"
     )
     truncated: bool = Field(False, description="True if the game was cut off without a winner")
-    error: str | None = Field(None, description="reason of a failed game")
-    reason: str = Field("", description="reason of the game's end, for people")
+    error: str | None = Field(None, description="why the game failed")
+    reason: str = Field("", description="why the game ended, for people")
 
     @model_validator(mode="after")
     def _says_one_thing(self) -> "Posted":
         said = (self.payoffs is not None, self.forfeit is not None, self.truncated)
         if sum((*said, self.error is not None)) != 1:
-            raise ValueError("give one of payoffs, forfeit, truncated and error")
+            raise ValueError("give exactly one of payoffs, forfeit, truncated, error")
         return self
 
 
@@ -64,12 +64,12 @@ class HostedGame:
         self.refuse = refuse
         self.id = secrets.token_hex(_KEY_BYTES)
         self.told, self.seats, self.driver = told, seats, driver
-        self.key = secrets.token_urlsafe(_KEY_BYTES)  # of the result
+        self.key = secrets.token_urlsafe(_KEY_BYTES)  # key for posting the result
         self.keys = [secrets.token_urlsafe(_KEY_BYTES) for _ in seats]
         self.taken = asyncio.Event()
         self.posted: asyncio.Future[Posted] = asyncio.get_running_loop().create_future()
         self.asking = 0  # requests in flight
-        self.asked_s = time.monotonic()  # when a request last began or ended
+        self.asked_s = time.monotonic()  # when a request last started or ended
 
     @property
     def silent_s(self) -> float:
@@ -106,7 +106,7 @@ class HostedGames:
         If other processes share the port where programs take games, each wait is short and closes
         its connection, so that a program reaches all processes.
         """
-        self.port = 0  # of the seats, set once it is open
+        self.port = 0  # port of the seats, set when it is open
         self._shared = shared
         self.token = token
         self._waiting: deque[HostedGame] = deque()
@@ -154,7 +154,7 @@ class HostedGames:
         number = path["seat"]
         # A missing seat gets the same error as a wrong key.
         if number >= len(table.seats) or not is_token(token, table.keys[number]):
-            raise ApiError(401, "this is not the seat's key", code="invalid_api_key")
+            raise ApiError(401, "missing or wrong key of this seat", code="invalid_api_key")
         if table.posted.done():
             raise ApiError(409, "the game is over", code="game_over")
         return _Counted(table, table.seats[number])
@@ -171,12 +171,12 @@ class HostedGames:
             return self._open[name]
         if name in self._over:
             raise ApiError(409, "the game is over", code="game_over")
-        raise ApiError(404, "there is no such game", code="no_such_game")
+        raise ApiError(404, "unknown game", code="no_such_game")
 
     async def _take(self, http: HttpRequest) -> Response:
         """Respond with a game as soon as one is available; 204 if none is within half a minute."""
         if self.token is not None and not is_token(token_of(http), self.token):
-            raise ApiError(401, "the token is missing or wrong", code="invalid_api_key")
+            raise ApiError(401, "missing or wrong bearer token", code="invalid_api_key")
         asked = _read(_PendingRequest, await body_of(http) or b"{}")
         again = {"Connection": "close"} if self._shared else {}
         giving = asyncio.create_task(self._given(asked))
@@ -238,26 +238,26 @@ class HostedGames:
         """
         table = self._table(http.path_params["game"])
         if not is_token(token_of(http), table.key):
-            raise ApiError(401, "this is not the key of the game's result", code="invalid_api_key")
+            raise ApiError(401, "missing or wrong result_key of this game", code="invalid_api_key")
         posted = _read(Posted, await body_of(http))
         seats = len(table.seats)
         if posted.payoffs is not None and len(posted.payoffs) != seats:
-            raise ApiError(400, f"payoffs: give {seats} numbers, one a seat", param="payoffs")
+            raise ApiError(400, f"payoffs: give {seats} numbers, one per seat", param="payoffs")
         if posted.forfeit is not None and posted.forfeit >= seats:
-            raise ApiError(400, f"forfeit: the last seat is {seats - 1}", param="forfeit")
+            raise ApiError(400, f"forfeit: must be <= {seats - 1}, the last seat", param="forfeit")
         if table.posted.done():
             raise ApiError(409, "the game is over", code="game_over")
         table.posted.set_result(posted)
         try:
             table.refuse(posted)
         except ValueError as error:
-            raise ApiError(422, f"the game has failed: {error}", code="no_such_result") from None
+            raise ApiError(422, f"the game failed: {error}", code="no_such_result") from None
         return JSONResponse({"game": table.id, "over": True})
 
 
 class _PendingRequest(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
-    env: str | None = None  # name of the only env that it plays; None: all
+    env: str | None = None  # only env that the program plays; None: all
     driver: str = ""
     wait: Annotated[float, Field(ge=0)] = _LONGEST_WAIT_S
 

@@ -20,8 +20,8 @@ def averaged(tree: Tree, policies: Sequence[Policy], *, forfeits: bool) -> Polic
     """
     if any(node.information_set < 0 for node in tree.decisions):
         raise ConfigError(
-            "--average: a game in which every seat sees all has no average policy here, since its "
-            "tree does not keep what led to a position; give one version"
+            "--average: unsupported for games of perfect information, whose tree does not record "
+            "how a seat reached a position; give one version"
         )
     played = [PolicyValues(tree, policy, forfeits) for policy in policies]
     found: dict[int, dict[str, float]] = {}

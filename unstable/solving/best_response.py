@@ -13,7 +13,7 @@ from unstable.solving.tree import Node, Tree
 
 Policy = Mapping[Any, Mapping[str, float]]
 """Probability of each legal action, by observation (`Shown`) or number of the information set.
-The remainder to 1 is the illegal mass: the probability of answers that are no legal action."""
+The remainder to 1 is the illegal mass: the probability of answers that are not a legal action."""
 _NEGLIGIBLE = 1e-12
 
 
@@ -21,9 +21,9 @@ _NEGLIGIBLE = 1e-12
 class Assessment:
     """Values of a policy that plays all seats, in the game's payoff unit."""
 
-    values: tuple[float, ...]  # by seat, against itself
-    best: tuple[float, ...]  # values of each seat's best response to the policy in the other seats
-    illegal_mass: float  # probability that a game against itself reaches an illegal action
+    values: tuple[float, ...]  # value in self-play by seat
+    best: tuple[float, ...]  # value of a best response by seat
+    illegal_mass: float  # probability of an illegal action in self-play
 
     @property
     def nash_conv(self) -> float:

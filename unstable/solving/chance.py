@@ -11,11 +11,11 @@ from unstable.games.chance import answered
 from unstable.games.game import Game
 from unstable.games.other_draws import OtherDrawError, refused
 
-_PAIRS = 200  # games with different seeds, but equal draws and moves
-_GAMES = 60  # random games, whose positions with equal observations are compared
+_PAIRS = 200  # pairs of games with different seeds, but equal draws and moves
+_GAMES = 60  # random games in which positions with equal observations are compared
 _REMEDY = (
-    "draw with randrange, randint, choice, shuffle or sample of the module random, which is the "
-    "game's own and seeded, so that all outcomes can be counted"
+    "draw with randrange, randint, choice, shuffle or sample of Python's module random, which is "
+    "seeded for each game, so that all outcomes can be enumerated"
 )
 
 
@@ -32,15 +32,15 @@ def all_chance_enumerated(config: GameConfig) -> Iterator[None]:
             rng = default_rng(0)
             for pair in range(_PAIRS):
                 if _differ(config, 2 * pair + 1, rng):
-                    what = ", ".join(dict.fromkeys(made)) or "a generator of its own, or the clock"
+                    what = ", ".join(dict.fromkeys(made)) or "another generator or the clock"
                     raise ConfigError(
-                        f"{place}: has chance that is not drawn from random ({what}), which cannot "
-                        f"be solved exactly; {_REMEDY}"
+                        f"{place}: cannot be solved exactly, because not all chance comes from the "
+                        f"module random ({what}); {_REMEDY}"
                     )
             yield
     except OtherDrawError as call:
         raise ConfigError(
-            f"{place}: draws by {call}, which cannot be solved exactly; {_REMEDY}"
+            f"{place}: cannot be solved exactly, because it draws with {call}; {_REMEDY}"
         ) from None
 
 
@@ -61,8 +61,8 @@ def check_open(config: GameConfig) -> None:
             key = repr((game.turns, _seen(game)))
             if key in met and _part(met[key](), game.copied(), int(rng.integers(2**31))):
                 raise ConfigError(
-                    f"games = {config.key}: small_tree.is_open = True: positions that look alike "
-                    "to the seat to move go on differently, so something is hidden; set it to False"
+                    f"games = {config.key}: small_tree.is_open = True: positions with equal "
+                    "observations develop differently, so the game hides something; set it to False"
                 )
             met.setdefault(key, game.copies())
             moves = game.legal_moves()

@@ -14,14 +14,14 @@ import numpy as np
 from unstable.solving.best_response import BestResponse, PolicyValues
 from unstable.solving.tree import Node, Shown, Tree
 
-_Z = 2.24  # instead of 1.96, since first-order errors are too small for few samples
-_SPLITS = 2  # random splits into halves, which are averaged
-_UNSEEN = 0.5  # added to each count for errors: actions without samples may have probability
+_Z = 2.24  # instead of 1.96: first-order standard errors are too small for few samples
+_SPLITS = 2  # random splits into halves; their results are averaged
+_UNSEEN = 0.5  # added to each count for errors: unsampled actions may have probability > 0
 
 Groups = Mapping[Shown, int]
-"""Number of the group of samples that estimates the policy at each observation."""
+"""Group number of the samples that estimate the policy, by observation."""
 Counts = Mapping[int, Sequence[int]]
-"""Samples of each legal action, and last of illegal answers, by number of the group."""
+"""Sample counts of the legal actions, then of illegal answers, by group number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class _Traversal:
 
     tree: Tree
     order: list[Node]  # parents before children
-    groups: list[int]  # of the samples, for each node in order; -1: no seat decides
+    groups: list[int]  # group number per node of `order`; -1: no decision
     forfeits: bool
 
 

@@ -21,7 +21,7 @@ class TableRow(NamedTuple):
 
     seat: int
     position: str  # the seat's observation as text
-    probabilities: Mapping[str, float]  # the remainder to 1 is the mass of illegal answers
+    probabilities: Mapping[str, float]  # the rest to 1 are illegal answers
 
 
 def tabulated(tree: Tree, policy: Policy) -> list[TableRow]:
@@ -36,27 +36,26 @@ def policy_of(tree: Tree, rows: Sequence[TableRow], place: str) -> Policy:
     """Return the policy of a table for a tree; raises `ConfigError` that begins with `place`."""
     given = {(row.seat, row.position): row.probabilities for row in rows}
     if len(given) < len(rows):
-        raise ConfigError(f"{place}: has a position twice; give each seat's positions once")
+        raise ConfigError(f"{place}: duplicate position; list each position once per seat")
     policy: dict[object, Mapping[str, float]] = {}
     for name, node in _named(tree):
         where = f"seat {node.seat} at {shown(name)}"
         if (row := given.pop((node.seat, name), None)) is None:
             raise ConfigError(
-                f"{place}: lacks {where}; write all positions as exploit --table does"
+                f"{place}: missing {where}; list all positions as exploit --table does"
             )
         if others := [action for action in row if action not in node.actions]:
             raise ConfigError(
-                f"{place}: {where} has {shown(others[0])}, which is none of its legal actions "
-                f"{' '.join(node.actions)}"
+                f"{place}: {where}: illegal action {shown(others[0])}; use {' '.join(node.actions)}"
             )
         if min(row.values(), default=0.0) < 0 or not sum(row.values()) <= 1 + _ROUNDING:
             raise ConfigError(
-                f"{place}: probabilities of {where} are {shown(dict(row))}; give them from 0 to 1, "
-                "with a sum of 1 at most"
+                f"{place}: {where}: invalid probabilities {shown(dict(row))}; give numbers >= 0 "
+                "with a sum <= 1"
             )
         policy[_key(node)] = row
     for seat, name in given:
-        raise ConfigError(f"{place}: seat {seat} never is at {shown(name)}; leave it out")
+        raise ConfigError(f"{place}: seat {seat} never reaches {shown(name)}; remove it")
     return policy
 
 
@@ -100,9 +99,9 @@ def write_tables(
     """Write each game's table; with `check`, only validate the path, or raise `ConfigError`."""
     is_csv = _is_csv("--table", path)
     if path.exists():
-        raise ConfigError(f"--table = {str(path)!r} exists; give a file that does not")
+        raise ConfigError(f"--table = {str(path)!r}: already exists; give another file")
     if not path.parent.is_dir():
-        raise ConfigError(f"--table = {str(path)!r}: {path.parent} is no folder; make it first")
+        raise ConfigError(f"--table = {str(path)!r}: folder {path.parent} not found; create it")
     if check:
         return
     rows = [(game, row) for game, table in tables.items() for row in table]
@@ -131,14 +130,14 @@ def read_tables(path: Path) -> dict[str, list[TableRow]]:
             table = found.setdefault(str(row["game"]), {}).setdefault(key, {})
             table |= {str(a): float(p) for a, p in row["probabilities"].items()}
     except OSError as error:
-        raise ConfigError(f"{place}: {error.strerror or error}; give a table's file") from error
+        raise ConfigError(f"{place}: {error.strerror or error}; give a policy table") from error
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         what = "a CSV file with the columns " + ", ".join(_COLUMNS)
         if not is_csv:
             what = "a JSON list of objects with game, seat, position, probabilities"
         raise ConfigError(
-            f"{place}: is not {what} ({type(error).__name__}: {shown(str(error))}); write it as "
-            "exploit --table does"
+            f"{place}: not {what} ({type(error).__name__}: {shown(str(error))}); use the format of "
+            "exploit --table"
         ) from error
     return {
         game: [TableRow(seat, position, each) for (seat, position), each in table.items()]
@@ -155,5 +154,5 @@ def _from_csv(file: Any) -> list[dict[str, Any]]:
 
 def _is_csv(option: str, path: Path) -> bool:
     if path.suffix not in (".csv", ".json"):
-        raise ConfigError(f"{option} = {str(path)!r}: give a name that ends with .csv or .json")
+        raise ConfigError(f"{option} = {str(path)!r}: unsupported format; use .csv or .json")
     return path.suffix == ".csv"

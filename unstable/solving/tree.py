@@ -18,7 +18,7 @@ MOST_NODES = 200_000
 """Default limit for the number of positions in a tree."""
 Shown = tuple[object, ...]
 Memories = tuple[object, ...]
-_WORDS, _ACTIONS = 120, 6  # limits for characters and actions that a message quotes
+_WORDS, _ACTIONS = 120, 6  # maximum characters and actions quoted in a message
 _TEXTS = ("rules", "board", "notice", "brief", "position")
 
 
@@ -26,12 +26,12 @@ _TEXTS = ("rules", "board", "notice", "brief", "position")
 class Node:
     """A position: the end of a game, a chance node, or a decision of a seat."""
 
-    payoffs: tuple[float, ...] = ()  # by seat, in the game's unit, at the end of a game
-    probabilities: tuple[float, ...] = ()  # of the children, at a chance node
-    seat: int = -1  # to move, else -1
-    actions: tuple[str, ...] = ()  # legal actions, one for each child
-    observation: Observation | None = None  # of the seat to move
-    information_set: int = -1  # its number; -1 in games of perfect information
+    payoffs: tuple[float, ...] = ()  # by seat, in the game's unit; only at a game's end
+    probabilities: tuple[float, ...] = ()  # probability per child; only at a chance node
+    seat: int = -1  # seat to move, else -1
+    actions: tuple[str, ...] = ()  # legal action per child
+    observation: Observation | None = None  # observation of the seat to move
+    information_set: int = -1  # number of the set; -1 in games of perfect information
     children: list["Node"] = field(default_factory=list)
 
     @property
@@ -54,7 +54,7 @@ class Tree:
     seats: int
     most: float  # maximum payoff or loss of a seat
     nodes: int
-    decisions: tuple[Node, ...]  # one for each distinct observation of a seat to move
+    decisions: tuple[Node, ...]  # one per distinct observation of a seat to move
 
     def parents_first(self) -> list[Node]:
         """Return all positions in topological order: parents before children."""
@@ -88,8 +88,8 @@ def grow(config: GameConfig, most_nodes: int = MOST_NODES) -> Tree:
         root = grower.after(lambda: Game(config, seed=0))
     if not grower.most:
         raise ConfigError(
-            f"{place}: max_turns = {config.max_turns} leaves no game in which anybody wins "
-            "something, so that nothing can be exploited; set it to the longest game's turns"
+            f"{place}: max_turns = {config.max_turns}: no game ends with a payoff other than 0, "
+            "so there is nothing to exploit; set it to the longest game's turns"
         )
     return Tree(
         root=root,
@@ -118,7 +118,7 @@ class _Grower:
         self.is_open = size is not None and size.is_open
         self._most_nodes = most_nodes
         self._numbers: dict[tuple[object, Shown], int] = {}
-        self._open: dict[tuple[int, Shown], Node] = {}  # by number of turns, which is capped
+        self._open: dict[tuple[int, Shown], Node] = {}  # by number of turns: max_turns truncates
 
     def after(self, play: Callable[[], Game], memories: Memories = ()) -> Node:
         """Return the node that `play` leads to: a decision, the end of a game, or a chance node.
@@ -136,9 +136,9 @@ class _Grower:
         self.nodes += 1
         if self.nodes > self._most_nodes:
             raise ConfigError(
-                f"games = {self.config.key}: has more than {self._most_nodes:,} positions, which "
-                "eval.exploitability.nodes (exploit --nodes) allows; raise it, or give a smaller "
-                "variant, such as one hand, or a prompt style that leaves events out"
+                f"games = {self.config.key}: has more than {self._most_nodes:,} positions, the "
+                "limit eval.exploitability.nodes (exploit --nodes); raise the limit, or use a "
+                "smaller variant, such as one hand, or a prompt style without events"
             )
         return node
 
@@ -176,11 +176,11 @@ class _Grower:
             return known.actions
         seen = _quoted(known.shown)
         raise ConfigError(
-            f"games = {self.config.key}: seat {known.seat} is shown {seen} in "
+            f"games = {self.config.key}: seat {known.seat} has the same observation, {seen}, in "
             f"positions with different legal actions, {_listed(known.actions)} and "
-            f"{_listed(actions)}; a position must show the seat all that decides what it may do, "
-            "such as its own hand or its own moves until now: in the compact form's position, or "
-            "in the board and the events of other prompt styles"
+            f"{_listed(actions)}; show the seat everything that determines its legal actions, "
+            "such as its own hand or its own moves so far: in `position` for the compact prompt "
+            "style, or in `board` and `events` for other prompt styles"
         )
 
 
@@ -208,5 +208,5 @@ def _stepped(after: Game, action: str) -> Game:
     """Return the game after a legal action; raises `ConfigError` if the env refuses it."""
     result = after.step(action)
     if result.invalid:
-        raise ConfigError(f"games = {after.config.key}: lists {action} as legal and refuses it")
+        raise ConfigError(f"games = {after.config.key}: rejects {action}, which it lists as legal")
     return after

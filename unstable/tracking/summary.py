@@ -11,7 +11,7 @@ from unstable.tracking.text import Text, table
 
 DONE = "all updates made"
 """Reason for the end of a run that made all its updates."""
-_SHOWN = ("env", "against", "first", "version", "score", "pay-off", "games", "legal moves")
+_SHOWN = ("env", "against", "first", "version", "score", "payoff", "games", "legal moves")
 
 
 def summary(folder: RunFolder, reason: str, *, reported: bool = False) -> RenderableType:

@@ -23,7 +23,7 @@ ATTENTION = "unstable_slots"
 _BLOCK = 128  # queries of one prompt that attend at a time; bounds the memory of the scores
 _SHORT = 32  # segments of fewer tokens attend together, padded to at most twice their length
 _GATHERED = 16_384  # positions of segments that attend together; bounds the memory of their copies
-_SPARSE = 4  # slots per single token, from which on the tokens' slots are gathered
+_SPARSE = 4  # slots per single token from which the slots are gathered
 _ROOM = 128  # positions by which the cache grows
 
 
@@ -31,7 +31,7 @@ class _AttentionRule(NamedTuple):
     """A layer's parameters for turning query-key products into attention weights."""
 
     scaling: float
-    window: int | None  # last positions that a token sees, its own included; None: all
+    window: int | None  # number of last positions that a token sees, itself included; None: all
     cap: float | None  # scores are cap * tanh(score / cap)
     sinks: Tensor | None  # [K, G], scores of a key without a value
 
@@ -48,8 +48,8 @@ class _Seen:
 
     def __init__(self, positions: Tensor, first: int, length: int) -> None:
         self.length = length
-        self._positions = positions  # of the tokens, [..., 1]
-        self._first = first  # the lowest of them
+        self._positions = positions  # token positions, [..., 1]
+        self._first = first  # lowest position
         self._views: dict[int | None, _WindowView] = {}
 
     def through(self, window: int | None) -> _WindowView:
@@ -96,8 +96,8 @@ class _Singles:
         slots, positions = torch.from_numpy(slots_B), torch.from_numpy(positions_B)
         self.first, last = int(slots.min()), int(slots.max())
         self.offsets = torch.from_numpy(offsets_B)
-        self.rows = slots - self.first  # of each single in the range
-        # A slot of the range without a token repeats another's; its result is dropped.
+        self.rows = slots - self.first  # row of each single token in the range
+        # Slots of the range without a token repeat the first token; their results are dropped.
         size = last + 1 - self.first
         self.sources = self.offsets[:1].expand(size).index_put((self.rows,), self.offsets)
         limits = positions[:1].expand(size).index_put((self.rows,), positions)
@@ -160,7 +160,7 @@ class ForwardPlan:
         self.length = int(stops_R.max())
         sizes_R = stops_R - starts_R
         offsets_R = sizes_R.cumsum() - sizes_R
-        self.last = torch.from_numpy(offsets_R + sizes_R - 1)  # the packed index of each last token
+        self.last = torch.from_numpy(offsets_R + sizes_R - 1)  # packed index of each last token
         places_T = np.arange(sizes_R.sum()) - offsets_R.repeat(sizes_R)
         self.slots_T = torch.from_numpy(slots_R.repeat(sizes_R))
         self.positions_T = torch.from_numpy(starts_R.repeat(sizes_R) + places_T)
@@ -246,7 +246,7 @@ class SlotCache:
         """Allocate zeroed storage for keys and values with the shapes of these, [T, K, D]."""
         (_, heads, key_size), value_size = keys.shape, values.shape[-1]
         shape = self._num_slots, heads
-        if keys.dtype == torch.bfloat16:  # each layout is up to four times as fast for its dtype
+        if keys.dtype == torch.bfloat16:  # each dtype is up to four times as fast in its layout
             room = keys.new_zeros((*shape, key_size, self._room))
         else:
             room = keys.new_zeros((*shape, self._room, key_size)).transpose(2, 3)
@@ -270,8 +270,8 @@ def _together(copies: Sequence[Copy]) -> Iterator[_Copies]:
     that write its source or read its target.
     """
     rounds: list[dict[tuple[int, int], list[Copy]]] = []
-    written: dict[int, int] = {}  # slot: the round from which it can be read
-    read: dict[int, int] = {}  # slot: the round from which it can be written
+    written: dict[int, int] = {}  # slot: first round that may read it
+    read: dict[int, int] = {}  # slot: first round that may write it
     for copy in copies:
         place = max(written.get(copy.source, 0), read.get(copy.target, 0))
         written[copy.target] = place + 1

@@ -23,9 +23,9 @@ log = logging.getLogger(__name__)
 _UNSUITED = (AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 """Errors that models raise for a cache that they do not support."""
 _CACHE_NAMES = ("past_key_values", "cache_params")
-_BATCH_TOKENS = 4096  # of one forward, unless a single sequence has more
-_PROBE_LENGTHS = (12, 9)  # cached tokens of the sequences that test a new model
-_PROBE_TOLERANCE = {torch.float32: 0.02, torch.bfloat16: 0.5}  # of the logits' spread
+_BATCH_TOKENS = 4096  # maximum per forward, unless a single sequence has more
+_PROBE_LENGTHS = (12, 9)  # cached tokens of the test sequences
+_PROBE_TOLERANCE = {torch.float32: 0.02, torch.bfloat16: 0.5}  # share of the logits' spread
 
 
 @dataclass(slots=True)
@@ -57,8 +57,8 @@ class CohortForward:
         if not self._proves_cache(max_length):
             self._cache_name = None
             log.warning(
-                "%s: its cache cannot be used for several requests; each token computes its whole "
-                "sequence anew, which is much slower",
+                "%s: the model's cache does not support several requests; the engine recomputes "
+                "the whole sequence for each token, which is much slower",
                 type(model).__name__,
             )
 
@@ -66,7 +66,7 @@ class CohortForward:
         self, slots_R: Ints, weights_R: Ints, loras_R: Ints, placements: Sequence[SlotPlacement]
     ) -> Tensor:
         """Run one forward per cohort; returns logits [R, V]."""
-        del placements  # all of them begin at 0
+        del placements  # all start at 0
         held = self.table.computed[slots_R] > 0
         if self._cache_name is None:
             held[:] = False
@@ -121,7 +121,7 @@ class CohortForward:
         rows, length = ids_BL.shape
         self._lora.group(weights, loras_B, length * np.arange(1, rows + 1))
         options: dict[str, Any] = dict(self._options)
-        if self._takes_positions:  # by default some models count from 0
+        if self._takes_positions:  # some models count from 0 by default
             options["position_ids"] = torch.arange(start, start + length).expand(rows, -1)
         if cache is not None and self._cache_name is not None:
             options[self._cache_name] = cache
@@ -157,4 +157,4 @@ class CohortForward:
 
 
 def _keep_rows(cache: Cache, rows: Ints) -> None:
-    cache.reorder_cache(torch.from_numpy(rows))  # type: ignore[arg-type]  # it is a LongTensor
+    cache.reorder_cache(torch.from_numpy(rows))  # type: ignore[arg-type]  # a LongTensor

@@ -35,9 +35,9 @@ from unstable.models.base import load_model, stop_token_ids
 from unstable.models.shape import read_shape
 from unstable.types import Adapter, Completion
 
-_STEP_TOKENS = 1024  # uncached prompt tokens of one step, unless a single prompt has more
-_LONGEST = ("max_position_embeddings", "max_seq_len")  # configs' names for their longest sequence
-_SETTLE_PASSES = 8  # of the event loop between steps, so that games can send their next requests
+_STEP_TOKENS = 1024  # uncached prompt tokens per step, unless a single prompt has more
+_LONGEST = ("max_position_embeddings", "max_seq_len")  # config fields for the maximum length
+_SETTLE_PASSES = 8  # event loop passes between steps, so that games can send their next requests
 
 
 class EmbeddedEngine:
@@ -62,7 +62,7 @@ class EmbeddedEngine:
         packed: bool = True,
     ) -> None:
         config = model.config.get_text_config()
-        limits = [getattr(config, name, None) for name in _LONGEST]  # Mamba's has none
+        limits = [getattr(config, name, None) for name in _LONGEST]  # Mamba has no limit
         self._max_length = min([max_length, *filter(None, limits)])
         self._vocab_size = config.vocab_size
         self._stops_V = np.isin(np.arange(self._vocab_size), [*stop_token_ids])
@@ -130,7 +130,7 @@ class EmbeddedEngine:
         if self._failure is not None:
             raise self._failure
         if asked.adapter not in self._lora:
-            raise ValueError(f"adapter {asked.adapter!r} is not there; add it first")
+            raise ValueError(f"adapter {asked.adapter!r} not found; load it first")
         request = EngineRequest(
             asked=asked,
             prompt_ids=np.frombuffer(array("q", asked.prompt_ids), dtype=np.int64),
@@ -215,7 +215,7 @@ class EmbeddedEngine:
         running, table = self._running, self._table
         slots = np.fromiter(running.requests, np.int64)
         weights, loras = running.weights[slots], running.loras[slots]
-        # Whole versions, which have no LoRA, the newest of them first; then the base and LoRAs.
+        # Whole versions (without LoRA) first, newest to oldest; then the base and LoRAs.
         order = np.lexsort((slots, loras - weights))
         slots = slots[order]
         computed = int((table.length[slots] - table.computed[slots]).sum())
@@ -262,7 +262,7 @@ class EmbeddedEngine:
         self._counts["requests"] += len(placements)
         self._counts["prompt_tokens"] += tokens + cached
         self._counts["cached_prompt_tokens"] += cached
-        # Only now: no later placement may count positions as copied before this step copies them.
+        # Set last: a later placement must not count positions that this step has not copied yet.
         for placement in placements:
             self._table.computed[placement.slot] = placement.start
         return placements

@@ -43,7 +43,7 @@ def make_forward(
             return SlotForward(model, lora, num_slots, max_length)
         except ValueError as error:
             log.warning(
-                "%s: %s; prompts of equal length are served together instead, which is slower",
+                "%s: %s; the engine batches prompts of equal length instead, which is slower",
                 type(model).__name__,
                 error,
             )

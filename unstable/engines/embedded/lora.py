@@ -27,8 +27,8 @@ NO_LORA = 0
 class Version(NamedTuple):
     """The numbers of the weights that compute a row. Version(weights=BASE, lora=3)"""
 
-    weights: int  # of the whole weights
-    lora: int  # of the LoRA that is added to them
+    weights: int  # number of the whole weights
+    lora: int  # number of the LoRA added to them
 
 
 class RowGroup(NamedTuple):
@@ -57,12 +57,12 @@ class GroupedLora:
             and (sizes := sizes_of(module))
             and self._is_linear(module, sizes[0])
         }
-        self._weights: dict[str, dict[int, tuple[Tensor, Tensor]]] = {}  # by layer and LoRA
+        self._weights: dict[str, dict[int, tuple[Tensor, Tensor]]] = {}  # by layer, then LoRA
         self._whole = WholeVersions(model)
         self._versions: dict[str | None, Version] = {None: Version(BASE, NO_LORA)}
-        self._numbers = count(NO_LORA + 1)  # of LoRAs, in their order
+        self._numbers = count(NO_LORA + 1)  # numbers for new LoRAs
         self._hooks: list[Any] = []
-        self._tokens = 0  # of the current forward
+        self._tokens = 0  # tokens of the current forward
         self._groups: list[RowGroup] = []
 
     def __contains__(self, name: str | None) -> bool:
@@ -87,9 +87,7 @@ class GroupedLora:
     def add(self, adapter: Adapter) -> None:
         """Add a version; raises `ValueError` if its name is taken or it does not fit the model."""
         if adapter.name in self._versions:
-            raise ValueError(
-                f"adapter {adapter.name!r} is there already; give it a name of its own"
-            )
+            raise ValueError(f"adapter {adapter.name!r} already exists; give it another name")
         if adapter.is_whole:
             self._versions[adapter.name] = Version(self._whole.add(adapter), NO_LORA)
             return
@@ -133,8 +131,8 @@ class GroupedLora:
             if not self._groups:
                 return
             inputs, outputs = args[0].flatten(0, -2), output.view(-1, output.shape[-1])
-            each, rest = divmod(len(inputs), self._tokens)  # rows of a token
-            assert rest == 0, f"{module} sees other rows than the tokens"
+            each, rest = divmod(len(inputs), self._tokens)  # rows per token
+            assert rest == 0, f"{module}: {len(inputs)} rows for {self._tokens} tokens"
             for start, stop, lora in self._groups:
                 if lora in weights:
                     down, up = weights[lora]

@@ -53,7 +53,7 @@ def embedded_memory(
     """
     size, trained = DTYPE_BYTES[dtype], shape.trained_parameters(adapter)
     kind = "whole versions" if adapter == "none" else "LoRAs"
-    read = {"a version that comes": 2 * FP32 * trained} if adapter == "none" else {}
+    read = {"loading a version": 2 * FP32 * trained} if adapter == "none" else {}
     states = {} if cache is None else {"states": 2 * FP32 * requests * cache.request}
     return EngineMemory(
         fixed={

@@ -21,9 +21,9 @@ class EngineRequest:
     asked: SamplingRequest
     prompt_ids: Ints
     answer: asyncio.Future[Completion | list[float]]
-    next_ids: Sequence[int] | None = None  # if given, their logprobs are the answer
-    slot: int = -1  # -1 until it runs
-    top_logprobs: TopLogprobs = field(default_factory=list)  # at each token so far, if recorded
+    next_ids: Sequence[int] | None = None  # candidates to score instead of sampling
+    slot: int = -1  # -1: not running yet
+    top_logprobs: TopLogprobs = field(default_factory=list)  # for each token so far, if recorded
 
 
 class Running:
@@ -31,14 +31,14 @@ class Running:
 
     def __init__(self, num_slots: int, max_length: int) -> None:
         self.requests: dict[int, EngineRequest] = {}
-        self.told: dict[int, Told] = {}  # listeners, of requests that have one
-        self.weights = np.zeros(num_slots, dtype=np.int64)  # numbers as in `Version`
+        self.told: dict[int, Told] = {}  # listeners by slot
+        self.weights = np.zeros(num_slots, dtype=np.int64)  # `Version.weights` by slot
         self.loras = np.zeros(num_slots, dtype=np.int64)
         self.temperatures = np.zeros(num_slots, dtype=np.float32)
         self.seeds = np.zeros(num_slots, dtype=np.uint64)
-        self.begins = np.zeros(num_slots, dtype=np.int64)  # of completions: the prompts' lengths
-        self.ends = np.zeros(num_slots, dtype=np.int64)  # most tokens of prompt and completion
-        self.logprobs = np.zeros((num_slots, max_length), dtype=np.float32)  # by place
+        self.begins = np.zeros(num_slots, dtype=np.int64)  # prompt lengths
+        self.ends = np.zeros(num_slots, dtype=np.int64)  # maximum lengths of prompt and completion
+        self.logprobs = np.zeros((num_slots, max_length), dtype=np.float32)  # by slot and position
 
     def add(self, request: EngineRequest, version: Version) -> None:
         slot, asked = request.slot, request.asked

@@ -58,11 +58,11 @@ def sample(
     cumulated_RV = logprobs_RV.exp().cumsum(-1)
     total_R1 = cumulated_RV[:, -1:].contiguous()
     if not total_R1.isfinite().all():
-        raise FloatingPointError("the model's logits are not finite")
+        raise FloatingPointError("NaN or infinity in the model's logits")
     token_ids_R1 = torch.searchsorted(
         cumulated_RV, uniforms_R[:, None].float() * total_R1, right=True
     )
-    # Rounding may reach the total itself: clamp to the last token that adds to it.
+    # Rounding may reach the total itself: clamp to the last token with probability > 0.
     token_ids_R1 = torch.minimum(token_ids_R1, torch.searchsorted(cumulated_RV, total_R1))
     greedy_R = temperatures_R == 0
     if greedy_R.any():

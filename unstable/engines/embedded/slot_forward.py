@@ -12,8 +12,8 @@ from unstable.engines.embedded.lora import NO_LORA, GroupedLora, stretches
 from unstable.engines.embedded.slots import Ints, SlotPlacement, SlotTable
 from unstable.engines.embedded.whole import BASE
 
-_PROBE_LENGTHS = (16, 12)  # tokens of the sequences that test a new model
-_PROBE_TOLERANCE = 0.5  # of the logits' spread; measured: bfloat16 0.2, a wrong mask 3.7
+_PROBE_LENGTHS = (16, 12)  # tokens of the test sequences
+_PROBE_TOLERANCE = 0.5  # share of the logits' spread; bfloat16 has 0.2, a wrong mask 3.7
 
 
 class SlotForward:
@@ -53,7 +53,7 @@ class SlotForward:
                 before=before,
                 after=[p.after for p in placements if p.after and p.slot in slots],
             )
-            before = []  # all at once, before any of the forwards writes
+            before = []  # the first forward runs all copies, before any forward writes
             ids = table.ids[step.slots_T.numpy(), step.positions_T.numpy()]
             found.append(self._forward(torch.from_numpy(ids), step, weights, loras_R[start:stop]))
         return found[0] if len(found) == 1 else torch.cat(found)
@@ -95,9 +95,9 @@ class SlotForward:
         loras = np.full_like(stops, NO_LORA)
         actual = self._forward(torch.cat(ids), step, BASE, loras).float()
         if self._cache.num_layers == 0:
-            raise ValueError("it does not use transformers' attention interface")
+            raise ValueError("the model does not use transformers' attention interface")
         if not (actual - expected).abs().mean() <= _PROBE_TOLERANCE * expected.std():
-            raise ValueError("its attention over a packed row differs from its own")
+            raise ValueError("packed attention differs from the model's own")
 
 
 def windows_of(model: PreTrainedModel) -> dict[int, int]:

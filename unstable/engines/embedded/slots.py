@@ -77,7 +77,7 @@ class SlotTable:
             return None
         key = ids.tobytes()
         source, start, is_whole = self._longest(key, adapter)
-        # A slot whose whole content is a prefix of the prompt loses nothing; else evict the oldest.
+        # Reuse a slot whose whole content is a prefix of the prompt; else evict the oldest.
         target = source if is_whole else next(iter(self._idle))
         kept = min(self._shared(key, adapter, target), start)
         ready = max(kept, min(start, int(self.computed[source])))
@@ -103,7 +103,7 @@ class SlotTable:
     def release(self, slot: int) -> None:
         """Mark the slot's request as ended; its computed prefix stays until the slot is needed."""
         known = self._entries[slot]
-        assert known is not None, "the slot is not busy"
+        assert known is not None, f"slot {slot} is not busy"
         computed = self.computed[slot]
         self._idle[slot] = None
         self.length[slot] = computed

@@ -68,7 +68,7 @@ class AdapterStore:
     def reserve(self, name: str) -> StoredAdapter:
         """Reserve a number and a folder for a new adapter; `ValueError` if its name is taken."""
         if name in self._names:
-            raise ValueError(f"adapter {name!r} is there already; give it a name of its own")
+            raise ValueError(f"adapter {name!r} already exists; give it another name")
         self._names.add(name)
         number = next(self._numbers)
         return StoredAdapter(name, number, self._root / f"{number:06d}")
@@ -79,7 +79,7 @@ class AdapterStore:
         tensors = {key: value.to(self._dtype) for key, value in load(adapter.weights).items()}
         cast = Adapter(name=adapter.name, weights=save(tensors), config=adapter.config)
         stored.folder.mkdir()
-        write_adapter(cast, stored.folder, synced=False)  # gone with this process anyway
+        write_adapter(cast, stored.folder, synced=False)  # needs no sync: temporary
 
     def serve(self, stored: StoredAdapter) -> None:
         """Allow requests to name the adapter; vLLM must hold it in memory by now."""
@@ -95,12 +95,12 @@ class AdapterStore:
     def drop(self, stored: StoredAdapter) -> None:
         """Remove an adapter that is not served, and its folder."""
         self._names.remove(stored.name)
-        shutil.rmtree(stored.folder, ignore_errors=True)  # a refused adapter may have none
+        shutil.rmtree(stored.folder, ignore_errors=True)  # rejected adapters may have none
 
     def find(self, name: str) -> StoredAdapter:
         """Return the adapter of that name; raises `ValueError` if it is not served."""
         if name not in self._served:
-            raise ValueError(f"adapter {name!r} is not there; add it first")
+            raise ValueError(f"adapter {name!r} not found; load it first")
         return self._served[name]
 
     @contextlib.contextmanager

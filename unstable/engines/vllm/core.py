@@ -17,16 +17,16 @@ from unstable.models.quantize import torchao_json
 
 _ENVIRONMENT = {
     "VLLM_LOGGING_LEVEL": "WARNING",
-    "VLLM_CONFIGURE_LOGGING": "0",  # our own configuration applies to this process
+    "VLLM_CONFIGURE_LOGGING": "0",  # this process has its own logging configuration
     "VLLM_NO_USAGE_STATS": "1",
-    # As on a CPU. A fork cannot use CUDA once this process has initialized it.
+    # A forked process cannot use CUDA once its parent has initialized it.
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
-    "VLLM_USE_FLASHINFER_SAMPLER": "0",  # an often missing package, used for top-p alone
+    "VLLM_USE_FLASHINFER_SAMPLER": "0",  # often not installed, and only used for top-p
     "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB; 46,000 tokens of the embedded model
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # OMP_NUM_THREADS sets the number, as elsewhere
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # OMP_NUM_THREADS sets the number
 }
 """Defaults for environment variables that vLLM reads."""
-_CPU_BLOCK = 32  # tokens; vLLM's default on a CPU, 128, exceeds many prompts' common prefix
+_CPU_BLOCK = 32  # tokens; vLLM's CPU default, 128, exceeds the common prefix of many prompts
 _ERROR = re.compile(r"\b(\w+(?:Error|Exception)): (.+)")
 
 
@@ -39,15 +39,15 @@ class VLLMSettings:
     dtype: torch.dtype
     max_requests: int
     max_length: int
-    max_rank: int | None  # of LoRAs; None: versions are whole models
-    max_loras: int  # mixed in one forward pass
-    max_cpu_loras: int  # kept in memory
+    max_rank: int | None  # maximum LoRA rank; None: versions are whole models
+    max_loras: int  # per forward pass
+    max_cpu_loras: int  # in CPU memory
     tensor_parallel: int = 1
     gpu_memory: float | None = None  # share of a GPU; None: vLLM's own default
     enforce_eager: bool = False
-    top_logprobs: int = 0  # number of likeliest tokens to record for each sampled token
+    top_logprobs: int = 0  # likeliest tokens to record per sampled token
     sleeps: bool = False
-    quantize: str = "none"  # as `model.quantize`
+    quantize: str = "none"  # see `model.quantize`
 
 
 def start_core(settings: VLLMSettings, log: Path) -> Any:
@@ -65,9 +65,9 @@ def start_core(settings: VLLMSettings, log: Path) -> Any:
         arguments = _engine_args(settings)
         try:
             return AsyncLLM.from_engine_args(arguments)
-        except Exception as error:  # a plain one, whose cause only the child process has printed
+        except Exception as error:  # vLLM's child process has only printed the cause
             reason = _last_error(log, begin) or f"{type(error).__name__}: {error}"
-            raise RuntimeError(f"vLLM did not start: {reason}; more in {log}") from error
+            raise RuntimeError(f"vLLM failed to start: {reason}; see {log}") from error
 
 
 def _engine_args(settings: VLLMSettings) -> Any:
@@ -89,11 +89,11 @@ def _engine_args(settings: VLLMSettings) -> Any:
         options |= {
             "enable_lora": True,
             "max_lora_rank": padded_rank(settings.max_rank),
-            "max_loras": settings.max_loras + on_cpu,  # on a CPU the base takes a slot too
+            "max_loras": settings.max_loras + on_cpu,  # on a CPU the base needs a slot too
             "max_cpu_loras": settings.max_cpu_loras + on_cpu,
         }
         if not on_cpu:
-            # Kernels for the number of LoRAs in a step, not for all slots; needs more graphs,
+            # Kernels sized for the LoRAs of a step instead of all slots. Needs more CUDA graphs,
             # which take longer to capture.
             options["specialize_active_lora"] = settings.max_loras > FEW_LORAS
     return AsyncEngineArgs(

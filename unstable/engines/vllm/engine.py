@@ -33,11 +33,11 @@ from unstable.models.base import model_path, named_stop_token_ids, resolve_dtype
 from unstable.models.shape import read_shape
 from unstable.types import Adapter, Completion, FinishReason, TopLogprobs
 
-_FAVOUR = 100.0  # added to allowed tokens' logits as a substitute for masking the others
+_FAVOUR = 100.0  # added to the logits of allowed tokens, instead of a mask
 _PAUSE_S = 0.01
-_ASKED = 128  # most tokens for which vLLM returns logprobs in one request
+_ASKED = 128  # maximum number of candidate tokens that vLLM scores per request
 _COLDEST = 0.01  # vLLM replaces lower temperatures except 0
-_HOTTEST = 2.0  # vLLM refuses higher temperatures, by an error that is no ValueError
+_HOTTEST = 2.0  # vLLM rejects higher temperatures, but not with a ValueError
 _FINISH_REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length"}
 
 
@@ -97,16 +97,16 @@ class VLLMEngine:
         check_request(request, vocab_size=self._vocab_size, max_length=self._settings.max_length)
         temperature = request.temperature
         if 0 < temperature < _COLDEST:
-            raise ValueError(f"temperature = {temperature}; give 0 (greedy) or at least {_COLDEST}")
+            raise ValueError(f"temperature = {temperature}: must be 0 (greedy) or >= {_COLDEST}")
         if temperature > _HOTTEST:
-            raise ValueError(f"temperature = {temperature}; vLLM serves {_HOTTEST:g} at most")
+            raise ValueError(f"temperature = {temperature}: must be <= {_HOTTEST:g} with vLLM")
         sampling = self._sampling(request)
         with _deaths_named():
             async with self._versions.asked(request.adapter) as weights:
                 output = await self._ask(request.prompt_ids, sampling, weights, request.told)
         (answer,) = output.outputs
         if answer.finish_reason not in _FINISH_REASONS:
-            raise RuntimeError(f"vLLM ended a request before its time: {answer.finish_reason}")
+            raise RuntimeError(f"vLLM aborted a request: finish reason {answer.finish_reason}")
         token_ids, found = list(answer.token_ids), answer.logprobs
         assert len(token_ids) == len(found.start_indices)
         self._counts["requests"] += 1
@@ -144,7 +144,7 @@ class VLLMEngine:
             for first in range(0, len(next_ids), _ASKED):
                 asked = next_ids[first : first + _ASKED]
                 output = await self._ask([*prompt_ids, *beginning], self._scoring(asked), weights)
-                (found,) = output.outputs[0].logprobs  # at the place of the one sampled token
+                (found,) = output.outputs[0].logprobs  # for the one sampled token
                 logprobs += [float(found[token_id].logprob) for token_id in asked]
             return logprobs
 
@@ -171,7 +171,7 @@ class VLLMEngine:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
-        # With a listener each output has all tokens so far.
+        # With a listener each output contains all tokens so far.
         told_of = request.told is not None
         return SamplingParams(
             temperature=request.temperature,
@@ -180,8 +180,8 @@ class VLLMEngine:
             seed=request.seed if self._is_seeded else None,
             max_tokens=request.max_tokens,
             stop_token_ids=self._stop_token_ids,
-            ignore_eos=True,  # the stop tokens are all named
-            logprobs=self._settings.top_logprobs,  # in addition to the sampled token
+            ignore_eos=True,  # stop_token_ids lists all of them
+            logprobs=self._settings.top_logprobs,  # plus the sampled token
             flat_logprobs=True,
             detokenize=False,
             output_kind=RequestOutputKind.CUMULATIVE if told_of else RequestOutputKind.FINAL_ONLY,
@@ -229,7 +229,7 @@ class VLLMEngine:
                     heard = len(so_far.token_ids)
         finally:
             self._in_flight.remove(request_id)
-        assert output is not None, "vLLM ends each request by an output"
+        assert output is not None, "vLLM returned no output"
         return output
 
     def stats(self) -> dict[str, float]:
@@ -257,7 +257,7 @@ class VLLMEngine:
         if not self._llm.errored:
             await self._llm.abort(self._in_flight.copy())
         self._llm.shutdown()
-        del self._llm  # otherwise it shuts down again as Python ends, and fails
+        del self._llm  # otherwise it shuts down again when Python exits, and fails
         self._folder.close()
 
 

@@ -69,7 +69,7 @@ class Loras:
             raise
         except Exception as error:  # vLLM raises plain exceptions for any fault
             reason = " ".join(str(error).split())
-            raise ValueError(f"adapter {stored.name!r} was refused by vLLM: {reason}") from None
+            raise ValueError(f"vLLM rejected adapter {stored.name!r}: {reason}") from None
 
     async def unload(self, name: str) -> None:
         stored = self._store.find(name)

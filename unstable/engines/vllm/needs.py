@@ -16,18 +16,18 @@ from unstable.planning.memory import (
 )
 from unstable.planning.needs import Dtype, EngineNeeds, EngineSetup
 
-_GRAPHS = 1_000_000_000  # bytes of captured CUDA graphs, which vLLM measures when it starts;
-# twice as many if it captures them for several numbers of LoRAs
+_GRAPHS = 1_000_000_000  # bytes of captured CUDA graphs, which vLLM measures at its start;
+# twice as many if vLLM captures them for several numbers of LoRAs
 _PLUGIN, _PLUGIN_SINCE = "vllm-bnb-plugin", Version("0.28")  # earlier vLLM includes bitsandbytes
 _ROW_PARALLEL = (".o_proj", ".down_proj")  # layers whose inputs are split among GPUs
 _NO_EXPERTS = (
-    "vLLM's build for processors (0.32) does not exchange the weights of experts, which "
-    "model.adapter = none trains; set model.adapter to a LoRA"
+    "model.adapter = none: unsupported for mixture-of-experts models by vLLM's CPU build (0.32), "
+    "which does not replace expert weights; set model.adapter to a LoRA"
 )
 STEP_TOKENS = 8192
-"""Most tokens of one step, prompts included."""
+"""Maximum number of tokens per step, prompts included."""
 FEW_LORAS = 8
-"""Most slots for which kernels run on all slots; with more, on the LoRAs of a step alone."""
+"""With more slots, kernels run only on the LoRAs of a step instead of on all slots."""
 
 
 class VLLMNeeds(EngineNeeds):
@@ -53,10 +53,10 @@ class VLLMNeeds(EngineNeeds):
             return _NO_EXPERTS if experts else None
         if config.model.trains_all:
             return None
-        need = "vLLM computes LoRA on a GPU in bfloat16 alone"
+        need = "vLLM runs LoRA on GPUs only in bfloat16"
         old = [gpu for gpu in gpus if not gpu.bfloat16]
         if old:
-            return f"{need}, which GPU {old[0].id} ({old[0].name}) cannot; use newer GPUs"
+            return f"{need}, which GPU {old[0].id} ({old[0].name}) lacks; use newer GPUs"
         if dtype == "float32":
             return f"{need}, but model.dtype = 'float32'; set model.dtype to bfloat16"
         return None
@@ -75,7 +75,7 @@ class VLLMNeeds(EngineNeeds):
         if Version(version) < _PLUGIN_SINCE or _PLUGIN in machine.packages:
             return None
         return (
-            f"model.quantize = '4bit' takes a plugin in vLLM {version}; "
+            f"model.quantize = '4bit': vLLM {version} needs a plugin; "
             f"run: pip install --no-deps {_PLUGIN}"
         )
 
@@ -87,7 +87,7 @@ class VLLMNeeds(EngineNeeds):
             if rank > most:
                 own = field == "model.adapter.rank"
                 named = f"{field} = {rank}" if own else f"{field}: a LoRA of rank {rank}"
-                change = f"set it to {most}" if own else "leave that opponent out"
+                change = f"set it to {most}" if own else "remove that opponent"
                 raise ConfigError(
                     f"{named}, but vLLM serves ranks up to {most}; {change}, "
                     "or set actors.engine to embedded"
@@ -124,8 +124,8 @@ def _check_kinds(config: RunConfig) -> None:
     for field, folder in [*folders, *config.judge_adapters.values()]:
         if folder is not None and holds_whole(folder) != config.model.trains_all:
             raise ConfigError(
-                f"{field} = {str(folder)!r}: vLLM serves {kinds[1]} with this model.adapter, and "
-                f"no {kinds[0]} beside them; leave it out, or set actors.engine to embedded"
+                f"{field} = {str(folder)!r}: vLLM serves only {kinds[1]} with this model.adapter, "
+                f"no {kinds[0]}; remove it or set actors.engine to embedded"
             )
 
 
@@ -160,8 +160,8 @@ def vllm_memory(
         fixed={
             "weights": weight_bytes(shape, dtype, quantize) // tensor_parallel,
             **({f"{max_loras} LoRA slots": size * max_loras * slot} if max_loras else {}),
-            # Logits, their logarithms and a sorted copy, in fp32.
-            "a step": step // tensor_parallel + 3 * FP32 * max_requests * shape.vocabulary,
+            # Logits, log-probabilities and a sorted copy, in fp32.
+            "one step": step // tensor_parallel + 3 * FP32 * max_requests * shape.vocabulary,
             "process": process,
         },
         token_bytes=max(1, cache_bytes(shape, dtype) // tensor_parallel),

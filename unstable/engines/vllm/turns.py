@@ -23,10 +23,10 @@ class VersionTurns:
         self._put = put
         self._in_place: Path | None = None
         self._running = 0
-        self._waiting: dict[Path | None, list[asyncio.Future[None]]] = {}  # in order
+        self._waiting: dict[Path | None, list[asyncio.Future[None]]] = {}  # longest wait first
         self._exchange: asyncio.Task[None] | None = None
-        self._took = 0.0  # seconds, the last exchange
-        self._since = time.monotonic()  # this turn
+        self._took = 0.0  # seconds of the last exchange
+        self._since = time.monotonic()  # start of this turn
         self._failure: BaseException | None = None
 
     @property
@@ -64,7 +64,7 @@ class VersionTurns:
         except asyncio.CancelledError:
             if begins.cancelled():
                 self._withdraw(version, begins)
-            elif begins.exception() is None:  # it had just begun
+            elif begins.exception() is None:  # just started
                 self._running -= 1
                 self._next()
             raise
@@ -101,7 +101,7 @@ class VersionTurns:
             if not begins.done():
                 self._running += 1
                 begins.set_result(None)
-        self._next()  # in case all of them were cancelled meanwhile
+        self._next()  # all of them may have been cancelled
 
     def _fail(self, error: BaseException) -> None:
         """Fail all waiting and later requests: after a failed exchange the weights are unknown."""

@@ -56,10 +56,10 @@ class ScratchFolder:
     def __init__(self, prefix: str) -> None:
         parent = Path(tempfile.gettempdir())
         for left in parent.glob(f"{prefix}*"):
-            # A locked folder, another user's, or one that another process is just deleting.
+            # Skip folders that are locked, another user's, or being deleted.
             with contextlib.suppress(OSError), FileLock(left / ".lock", timeout=0):
                 shutil.rmtree(left)
-        # Only a locked folder gets the prefix that other processes search for.
+        # Rename after locking: other processes delete unlocked folders with the prefix.
         made = Path(tempfile.mkdtemp(prefix="new-"))
         self._lock = FileLock(made / ".lock", timeout=0)
         self._lock.acquire()

@@ -38,7 +38,7 @@ class WholeVersionFiles:
         self._model = on_meta(AutoConfig.from_pretrained(settings.model))
         self._numbers = count(1)
         self._served: dict[str, Path] = {}
-        self._names: set[str] = set()  # served, or just being written
+        self._names: set[str] = set()  # served or being written
         self._turns = VersionTurns(self._put)
         self.requests = 0
         self.hits = 0
@@ -48,7 +48,7 @@ class WholeVersionFiles:
 
     async def load(self, weights: Adapter) -> None:
         if weights.name in self._names:
-            raise ValueError(f"version {weights.name!r} is there already; give it its own name")
+            raise ValueError(f"version {weights.name!r} already exists; give it another name")
         self._names.add(weights.name)
         folder = self._root / f"{next(self._numbers):06d}"
         with ExitStack() as undo:
@@ -87,7 +87,7 @@ class WholeVersionFiles:
 
     def _folder(self, name: str) -> Path:
         if name not in self._served:
-            raise ValueError(f"version {name!r} is not there; add it first")
+            raise ValueError(f"version {name!r} not found; load it first")
         return self._served[name]
 
     async def _put(self, folder: Path | None) -> None:
@@ -100,7 +100,7 @@ class WholeVersionFiles:
             if isinstance(error, EngineDeadError):
                 raise error
             reason = " ".join(str(error).split())
-            raise EngineDiedError(f"vLLM did not take the weights in {given}: {reason}") from error
+            raise EngineDiedError(f"vLLM rejected the weights in {given}: {reason}") from error
 
         with faults_to(fault):  # vLLM raises plain exceptions for any fault
             await self._llm.collective_rpc(Extension.put_weights.__name__, args=(given,))

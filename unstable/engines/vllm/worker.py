@@ -25,7 +25,7 @@ class Extension:
         """Replace the model's weights in place by those in a folder."""
         self.reload_weights(weights_path=folder)
         # On a CPU vLLM (0.32) computes a tied head with a packed copy of its weights, and does not
-        # repack it for a head that a file does not name.
+        # repack the copy if the file has no entry for the head.
         for module in self.model_runner.get_model().modules():
             if hasattr(module, "cpu_linear") and module.weight.numel():
                 module.quant_method.process_weights_after_loading(module)
@@ -37,7 +37,7 @@ def end_with(owner: int) -> None:
         watched = select.poll()
         watched.register(os.pidfd_open(owner), select.POLLIN)
         watched.poll()
-    except ProcessLookupError:  # it is gone already
+    except ProcessLookupError:  # already exited
         pass
     os.kill(os.getpid(), signal.SIGKILL)
 
