@@ -53,7 +53,7 @@ Frame = frozenset[Run]
 
 
 def recorded(words: list[str], every_s: float) -> list[Frame]:
-    """Run a command in a terminal of its own; return its screen at intervals of `every_s` seconds."""
+    """Run a command in a new terminal; return its screen at intervals of `every_s` seconds."""
     screen = pyte.Screen(COLUMNS, ROWS)
     stream = pyte.ByteStream(screen)
     ours, theirs = pty.openpty()

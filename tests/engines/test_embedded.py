@@ -335,6 +335,7 @@ async def test_cancelled_request_frees_its_slot(steps: int, family: str) -> None
 
 
 @pytest.mark.parametrize("family", BOTH)
+@pytest.mark.fault("the embedded engine fails in a step (non-finite logits)")
 async def test_failed_forward_fails_all_current_and_later_requests(family: str) -> None:
     model, (adapter, *_) = make_model(family), adapters_of(family)
     async with serving(model, [_scaled(adapter, float("nan"))]) as engine:

@@ -80,6 +80,7 @@ def test_base_model_is_served_without_run(place: Path) -> None:
     assert not list((place / "outputs").iterdir())
 
 
+@pytest.mark.fault("the embedded engine fails in a step (non-finite logits)")
 def test_dead_engine_ends_command(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
