@@ -41,7 +41,7 @@ def test_faults_go_to_the_handler_except_keyboard_interrupt() -> None:
 
 
 def test_error_of_user_code_becomes_a_config_error_with_cause() -> None:
-    line = "my bot raises KeyError 'x' at once; mend it"
+    line = "my bot raises KeyError 'x' at once; fix the error"
     with pytest.raises(ConfigError, match=line) as found, refusing("my bot", " at once"):
         raise KeyError("x")
     assert isinstance(found.value.__cause__, KeyError)
