@@ -188,7 +188,7 @@ UNHURRIED = settings(
 
 @settings(UNHURRIED, max_examples=15)
 @given(data=st.data())
-def test_no_damage_is_a_traceback(
+def test_damage_raises_no_traceback(
     recorded: RunFolder, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     read_damaged(recorded, tmp_path_factory.getbasetemp() / "damaged/run", 1, data)
@@ -197,7 +197,7 @@ def test_no_damage_is_a_traceback(
 @pytest.mark.slow
 @settings(UNHURRIED, max_examples=20)
 @given(data=st.data())
-def test_no_damage_is_a_traceback_over_every_field(
+def test_damage_of_any_field_raises_no_traceback(
     recorded: RunFolder, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     read_damaged(recorded, tmp_path_factory.getbasetemp() / "damaged_more/run", 4, data)

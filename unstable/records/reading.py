@@ -101,7 +101,7 @@ def as_record(values: object, kind: type[T]) -> T:
     """Return a record of plain values; raises `DamagedError`, which names the field, if invalid."""
     try:
         record = convert(values, kind, dec_hook=_hook)
-    except (ValidationError, RecursionError, AttributeError) as error:  # AttributeError: a tensor
+    except (ValidationError, UnicodeError, AttributeError, RecursionError) as error:
         text, _, path = str(error).partition(" - at `$")
         place = path.rstrip("`").lstrip(".").replace("[", ".").replace("]", "").lstrip(".")
         raise DamagedError(f"{place}: {text[0].lower()}{text[1:]}" if place else text) from None
