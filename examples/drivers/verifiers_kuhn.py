@@ -6,6 +6,17 @@ environment if they need other versions than ours: of this package it imports on
     unstable train --config examples/drivers/kuhn.yaml --games.0.env driver --listen.port 8100
     python examples/drivers/verifiers_kuhn.py http://127.0.0.1:8100 16
 
+The figures of docs/results.md are of a tiny chat model:
+
+    python examples/drivers/verifiers_chats.py chats.json                 # where verifiers is
+    unstable world --config examples/drivers/verifiers_world.yaml
+    unstable train --config examples/drivers/kuhn.yaml --games.0.env driver --listen.port 8100 \\
+        --actors.num 1 --model.name kuhn_chats --loop.steps 40 --seed 1
+    python examples/drivers/verifiers_kuhn.py http://127.0.0.1:8100 64    # there, beside the run
+    unstable exploit RUN@40 --games.0.env examples.drivers.verifiers_twin:KuhnChats \\
+        --games.0.args.chats chats.json --games.0.prompt compact --games.0.parser exact \\
+        --listen.port 0
+
 The deal depends on the game's seed; the environment's players 0 and 1 are our seats, queried at
 their URLs.
 """
