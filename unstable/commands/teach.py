@@ -292,8 +292,7 @@ class _Lesson:
         elif not _is_enough([row]):
             status(
                 f"{self._model} does not know the answer format (legal moves: {_shares(row)}): "
-                "it first trains on random legal moves, at most 10 minutes; "
-                "--init fresh skips it"
+                "it first trains on random legal moves, at most 10 minutes; --init fresh skips it"
             )
 
     def _warn(self, legal: float, step: int) -> None:
