@@ -162,10 +162,7 @@ def games_page() -> str:
 def faults_page() -> str:
     """Return the failures that docs/reliability.md lists, with the tests that inject each."""
     tests = fault_tests()
-    rows = [
-        (failure.replace("](", "](../"), ", ".join(f"`{each}`" for each in tests[failure]))
-        for failure in failures()
-    ]
+    rows = [(failure, ", ".join(f"`{each}`" for each in tests[failure])) for failure in failures()]
     table = markdown_table(["failure", "tests"], rows)
     return f"# Tested failures\n\n{FAULTS}\n\n{table}\n"
 

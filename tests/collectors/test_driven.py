@@ -238,7 +238,7 @@ async def test_result_without_any_request_fails_the_game(tmp_path):
         assert "without a request to any seat" in await game.failure()
 
 
-@pytest.mark.fault("the program that plays a driven game stops")
+@pytest.mark.fault("a game driver stops")
 async def test_silent_program_fails_its_game(tmp_path):
     async with one_game(tmp_path, games=[{**GAME, "turn_timeout": 0.5}]) as game:
         await game.door.ask(game.told["seats"][0], "a question")
@@ -288,7 +288,7 @@ async def test_crashing_driver_fails_games_with_its_error(tmp_path):
     assert "exit code 1; RuntimeError: hoarse" in result.error
 
 
-@pytest.mark.fault("the program that plays a driven game stops")
+@pytest.mark.fault("a game driver stops")
 async def test_disconnected_program_gets_no_game(tmp_path):
     """A game goes to a connected program, not to one that disconnected while it waited."""
     async with driven_actor(tmp_path) as actor:

@@ -419,7 +419,7 @@ def test_training_games_are_counted_by_kind_of_opponent() -> None:
     ),
     (
         {"guard": {"action": "opponents", "opponents": {"self": 0, "past": 0, "fixed": 0}}},
-        "guard.opponents = all zero",
+        "guard.opponents: all shares are 0",
     ),
 )
 def test_invalid_guard_config_is_reported_in_one_line(data: dict[str, Any], message: str) -> None:

@@ -179,7 +179,7 @@ def test_equal_moves_are_scored_once_and_illegal_answers_too() -> None:
 def test_turns_without_legal_moves_are_rejected(model) -> None:
     learner = make_learner(model, algorithm={"name": "vrpo"})
     refused(
-        "which 1 of 2 turns lack",
+        "1 of 2 turns were recorded without legal moves",
         learner.update,
         make_batch([make_sample([1], [4]), make_sample([1], [4], moves=())]),
     )

@@ -289,9 +289,9 @@ def test_group_size_is_1_unless_groups_are_compared():
         ({"name": "kto", "baseline": "group"}, 8),
     ):
         assert parse({"learner": {"algorithm": algorithm}}).group_size == size
-    with pytest.raises(ConfigError, match=r"groups.size = 1, but learner.algorithm.name = 'dpo'"):
+    with pytest.raises(ConfigError, match=r"groups.size = 1: learner.algorithm.name = 'dpo'"):
         parse({"learner": {"algorithm": {"name": "dpo"}}, "groups": {"size": 1}})
-    with pytest.raises(ConfigError, match="desirable_weight = 0 and undesirable_weight = 0"):
+    with pytest.raises(ConfigError, match="desirable_weight = 0: undesirable_weight is 0 too"):
         weights = {"desirable_weight": 0, "undesirable_weight": 0}
         parse({"learner": {"algorithm": {"name": "kto", **weights}}})
 

@@ -313,5 +313,5 @@ def test_moves_are_recorded_if_an_expert_teaches(teacher):
 
     assert kept() == "expert"
     assert kept(teacher={"adapter": teacher}) == "none"
-    with pytest.raises(ConfigError, match=r"sampling.moves = 'legal', but .* needs 'expert'"):
+    with pytest.raises(ConfigError, match=r"sampling.moves = 'legal': .* needs 'expert'"):
         parse({"learner": {"algorithm": {"name": "distill"}}, "sampling": {"moves": "legal"}})

@@ -45,5 +45,5 @@ async def test_solver_process_agrees_without_blocking_loop() -> None:
 
 
 async def test_solver_process_rejects_unsolvable_game() -> None:
-    with pytest.raises(ConfigError, match="not known as a game that can be solved"):
+    with pytest.raises(ConfigError, match="cannot be solved exactly"):
         await LocalSolver(GameConfig(env="ConnectFour-v0")).ask(decisions)
