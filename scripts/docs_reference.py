@@ -22,6 +22,10 @@ from unstable.cli.options import ConfigCommand
 from unstable.config import LearnRun, RunConfig, SFTRun, WorldRun, fields, outline
 from unstable.config.plugins import registered
 from unstable.games.catalog.vetted import COLUMNS, PACK
+from unstable.models.known import KNOWN
+from unstable.models.support import PACKED
+from unstable.models.tiny import SHIPPED
+from unstable.models.wheels import WHEELS
 from unstable.records.text import markdown_table
 from unstable.types.metrics import METRICS
 
@@ -30,6 +34,11 @@ PAGE = ROOT / "docs" / "metrics.md"
 GAMES = (
     "Games with checked rules, observations and payoffs, generated from the package; "
     "`unstable games` prints the same. [](../textarena.md) covers all other games of TextArena."
+)
+MODELS = (
+    "Models that the package knows by name, and the model types that it computes in packed rows, "
+    "generated from the package. [](../models.md) explains both; any causal model of transformers "
+    "can be named."
 )
 FAULTS = (
     "Failures of [](../reliability.md) and the tests that inject them, generated from the tests' "
@@ -67,6 +76,7 @@ def write(folder: Path) -> None:
     (folder / "api.md").write_text(api_page(), encoding="utf-8")
     (folder / "papers.md").write_text(papers_page(), encoding="utf-8")
     (folder / "games.md").write_text(games_page(), encoding="utf-8")
+    (folder / "models.md").write_text(models_page(), encoding="utf-8")
     (folder / "faults.md").write_text(faults_page(), encoding="utf-8")
     contributing = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
     text = contributing.replace("](docs/", "](../").replace("](README.md)", "](../index.md)")
@@ -157,6 +167,18 @@ def games_page() -> str:
     rows = [tuple(map(_cell, game.cells())) for game in PACK]
     table = markdown_table(COLUMNS, rows)
     return f"# Vetted games\n\n{GAMES}\n\n{table}\n"
+
+
+def models_page() -> str:
+    """Return the models that need no hub or whose size is known, and the packed model types."""
+    rows = [
+        *((f"`{name}`", "shipped") for name in SHIPPED),
+        *((f"`{name}`", f"wheel `{wheel.package}`") for name, wheel in WHEELS.items()),
+        *((f"`{name}`", "hub; planned without a download") for name in KNOWN if name not in WHEELS),
+    ]
+    table = markdown_table(["`model.name`", "source"], rows)
+    types = ", ".join(f"`{each}`" for each in sorted(PACKED))
+    return f"# Models\n\n{MODELS}\n\n{table}\n\n## Packed model types\n\n{types}\n"
 
 
 def faults_page() -> str:
