@@ -197,7 +197,7 @@ def test_watch_follows_a_real_run(project: Path) -> None:
             other.sees(lambda text: "interrupted · to resume: " in text)
             other.press("\x03")
             assert other.end() == 0
-    assert "to go on    unstable train --resume run" in own.shown
+    assert "to resume   unstable train --resume run" in own.shown
 
 
 def test_table_lists_state_and_tags(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -117,8 +117,9 @@ def write_evaluations(folder: Path) -> None:
 def write_curve(run: Path) -> None:
     """Write a run with one evaluation."""
     run.mkdir()
-    evaluated = {f"eval/Nim-v0/random/{name}": 0.5 for name in ("score", "low", "high")}
-    (run / "metrics.jsonl").write_text(json.dumps({"version": 0, **evaluated}))
+    figures = "score low high games distinct wins draws losses forfeits legal_moves temperature"
+    evaluated = {f"eval/Nim-v0/random/sampled/{name}": 0.5 for name in figures.split()}
+    (run / "metrics.jsonl").write_text(json.dumps({"version": 0, **evaluated}) + "\n")
 
 
 @pytest.fixture

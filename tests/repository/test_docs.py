@@ -274,7 +274,7 @@ def test_killed_sweep_resumes_with_documented_commands(
         capsys.readouterr()
         assert run(resumed) == 0
     said = capsys.readouterr()
-    assert "mirror-seed1 goes on" in said.err and "exploiter" in said.out
+    assert "mirror-seed1 resumes" in said.err and "exploiter" in said.out
     assert run(retried) == 0 and capsys.readouterr().out == said.out
     assert run(shown) == 0 and said.out.startswith(capsys.readouterr().out)
     whole = SweepFolder(project / "whole").run("mirror-seed1")

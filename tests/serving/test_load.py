@@ -148,13 +148,15 @@ def check(output: str, tally: Counter[str], known: dict[int, str], before: int) 
     """Assert that the command's tally of served requests agrees with the clients' own."""
     line = output.splitlines()[-1].replace(",", "")
     answered, of = map(int, re.findall(r"^served (\d+) of (\d+) requests", line)[0])
-    others = {how: int(number) for number, how in re.findall(r"(\d+) (refused|left|failed)", line)}
+    others = {
+        how: int(number) for number, how in re.findall(r"(\d+) (rejected|aborted|failed)", line)
+    }
     sampled = int(re.findall(r"(\d+) sampled", line)[0])
     whole = len(known) + tally["plain"] + tally["streamed"] + tally["two"]
     assert tally["plain"] > 200 and tally["left"] > 20 and tally["cut"] > 8
     assert answered + sum(others.values()) == of and others.get("failed", 0) == 0
     assert whole <= answered <= whole + tally["left"] + tally["cut"]
-    assert 0 < others["left"] <= tally["left"] + tally["cut"]
+    assert 0 < others["aborted"] <= tally["left"] + tally["cut"]
     # Rejected are prompts that are too long and requests over the queue limit.
-    assert tally["busy"] <= others.get("refused", 0) <= tally["busy"] + tally["bad"] + tally["cut"]
+    assert tally["busy"] <= others.get("rejected", 0) <= tally["busy"] + tally["bad"] + tally["cut"]
     assert sampled >= before + tally["tokens"]
