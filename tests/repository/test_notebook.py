@@ -14,7 +14,6 @@ NOTEBOOK = Path(__file__).parents[2] / "examples" / "first_run.ipynb"
 SMALL = '{"loop.steps": 1, "eval.games": 8, "learner.batch_size": 256}'
 
 
-@pytest.mark.slow
 def test_notebook_trains_plots_and_plays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     notebook = nbformat.read(NOTEBOOK, 4)
