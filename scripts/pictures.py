@@ -2,22 +2,23 @@
 
     .venv/bin/python -m scripts.pictures RUN_DIR [--sweep DIR] [--tournament DIR] [--out docs]
     .venv/bin/python -m scripts.pictures RUN_DIR --dashboard    # while the run is running
-    .venv/bin/python -m scripts.pictures --record "unstable train --config tiny_nim"
+    .venv/bin/python -m scripts.pictures --record "train --config tiny_nim"
 
-RUN_DIR is an evaluated run: its report and a game in the viewer. `--record` writes `recording.svg`
-(`scripts/recording.py`). Pages need playwright and chromium (`scripts/browser.sh`).
+RUN_DIR is an evaluated run: its report and a game in the viewer. `--record` writes a recording of
+the command in 20 seconds. Pages require playwright and chromium (`scripts/browser.sh`).
 """
 
 import argparse
 import shlex
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import sync_playwright
 
-from scripts.recording import animated, recorded, sampled
+from scripts.recording import animated, recorded
 from unstable.commands.report import make_report
 from unstable.commands.watch import Watched
 from unstable.records.folder import RunFolder
@@ -27,7 +28,7 @@ WIDTH, HEIGHT = 1240, 900
 
 
 def take(page: Any, out: Path) -> None:
-    """The beginning, then the first turn of an evaluation game that was not the best move."""
+    """Take the top of a report, then an evaluation game at its last suboptimal move."""
     page.wait_for_selector("html[data-drawn]", state="attached")
     page.wait_for_selector("#game[data-turn]", state="attached")
     page.screenshot(path=out / "report.png")
@@ -42,20 +43,22 @@ def take(page: Any, out: Path) -> None:
     page.locator(".viewer").screenshot(path=out / "viewer.png")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("run_dir", type=Path, nargs="?")
     parser.add_argument("--out", type=Path, default=Path("docs"))
     parser.add_argument("--dashboard", action="store_true", help="only the current dashboard")
-    parser.add_argument("--record", metavar="COMMAND", help="only a recording, of 20 seconds")
+    parser.add_argument("--record", metavar="ARGUMENTS", help="only a recording of this command")
     parser.add_argument("--sweep", type=Path, metavar="DIR")
     parser.add_argument("--tournament", type=Path, metavar="DIR")
-    given = parser.parse_args()
+    given = parser.parse_args(argv)
     if given.record is not None:
-        frames = sampled(recorded(shlex.split(given.record), 0.5), 40)
+        frames = recorded(shlex.split(given.record), every_s=0.5, most=40)
         (given.out / "recording.svg").write_text(animated(frames, 20.0), encoding="utf-8")
         return
     if given.dashboard:
+        if given.run_dir is None:
+            parser.error("--dashboard: RUN_DIR is missing")
         svg = screenshot(Watched(RunFolder(given.run_dir)).view)
         (given.out / "dashboard.svg").write_text(svg, encoding="utf-8")
         return

@@ -25,7 +25,7 @@ CODE = re.compile(r"^```.*?^```|`[^`\n]*`|\]\([^)]*\)|<!-- metrics.*?<!-- end --
 WORDS = 3  # fewer words of a string literal are a name, not prose
 MODEL_INPUTS = ("unstable/games/catalog/", "unstable/rewards/oracles/llm.py")
 """Files whose string literals are prompts, which stay as models were trained on them."""
-FOLDERS = ("unstable", "tests", "docs", ".agents", "bench", "examples")
+FOLDERS = ("unstable", "tests", "docs", ".agents", "bench", "examples", "scripts")
 
 
 class Rule(NamedTuple):
@@ -59,13 +59,13 @@ def prose_of(path: Path) -> Iterator[Prose]:
     docstrings = set[ast.AST]()
     for node in ast.walk(tree := ast.parse(text)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            if (name := getattr(node, "name", "")).startswith("test_"):
+                yield Prose(node.body[0].lineno, name.replace("_", " "))
             docstring = ast.get_docstring(node, clean=False)
             if docstring is not None:
                 first = node.body[0]
                 docstrings.update(ast.iter_child_nodes(first))
                 yield Prose(first.lineno, _without_code(docstring), docstring=True)
-        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
-            yield Prose(node.lineno, node.name.replace("_", " "))
     if not path.relative_to(ROOT).as_posix().startswith(MODEL_INPUTS):
         yield from _strings(tree, docstrings)
     for token in tokenize.generate_tokens(io.StringIO(text).readline):

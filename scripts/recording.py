@@ -1,27 +1,18 @@
-"""Records a command in a terminal as an animated SVG, sped up to a given length.
-
-    .venv/bin/python -m scripts.recording docs/recording.svg "unstable train --config tiny_nim"
+"""Records `unstable` in a terminal as an animated SVG, sped up to a given length.
 
 The picture loops in browsers; viewers without animation show the last frame.
 """
 
-import argparse
-import os
-import pty
-import select
 import shlex
-import struct
-import subprocess
-import termios
-import time
 from collections import defaultdict
-from fcntl import ioctl
 from html import escape
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
 import pyte
+
+from tests.helpers.screens import Screen
 
 COLUMNS, ROWS = 120, 36
 WIDE, HIGH = 8.4, 18.0
@@ -52,26 +43,18 @@ class Run(NamedTuple):
 Frame = frozenset[Run]
 
 
-def recorded(words: list[str], every_s: float) -> list[Frame]:
-    """Run a command in a new terminal; return its screen at intervals of `every_s` seconds."""
-    screen = pyte.Screen(COLUMNS, ROWS)
-    stream = pyte.ByteStream(screen)
-    ours, theirs = pty.openpty()
-    ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
-    environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": str(COLUMNS)}
-    stream.feed(f"$ {shlex.join(words)}\r\n".encode())
-    frames = [frame(screen)]
-    process = subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
-    due = time.monotonic()
-    while process.poll() is None:
-        if select.select([ours], [], [], 0.1)[0]:
-            stream.feed(os.read(ours, 65536))
-        if time.monotonic() >= due:
-            frames.append(frame(screen))
-            due += every_s
-    while select.select([ours], [], [], 0.2)[0]:
-        stream.feed(os.read(ours, 65536))
-    return [*frames, frame(screen)]
+def recorded(words: list[str], every_s: float, most: int) -> list[Frame]:
+    """Run `unstable` with these arguments; return `most` frames at most, evenly spaced in time."""
+    frames = [frozenset({Run(0, 0, f"$ unstable {shlex.join(words)}", "default", False)})]
+    with Screen(Path.cwd(), COLUMNS, ROWS, *words) as terminal:
+        while terminal.process.poll() is None:
+            terminal.watch(every_s)
+            frames.append(frame(terminal.screen))
+        terminal.end()
+        frames.append(frame(terminal.screen))
+    if len(frames) <= most:
+        return frames
+    return [frames[round(at * (len(frames) - 1) / (most - 1))] for at in range(most)]
 
 
 def frame(screen: pyte.Screen) -> Frame:
@@ -123,26 +106,3 @@ def element(run: Run, when: list[bool], seconds: float) -> str:
         f'{start}<animate attributeName="visibility" calcMode="discrete" dur="{seconds:g}s" '
         f'repeatCount="indefinite" values="{values}" keyTimes="{times}"/></text>'
     )
-
-
-def sampled(frames: list[Frame], most: int) -> list[Frame]:
-    """Return at most `most` frames, evenly spaced, with the first and the last."""
-    if len(frames) <= most:
-        return frames
-    return [frames[round(at * (len(frames) - 1) / (most - 1))] for at in range(most)]
-
-
-def main() -> None:
-    """Record a command and write its picture."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
-    parser.add_argument("out", type=Path)
-    parser.add_argument("command")
-    parser.add_argument("--seconds", type=float, default=20.0, help="length of the picture")
-    parser.add_argument("--frames", type=int, default=40, help="most of them")
-    given = parser.parse_args()
-    frames = sampled(recorded(shlex.split(given.command), 0.5), given.frames)
-    given.out.write_text(animated(frames, given.seconds), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

@@ -80,7 +80,7 @@ class PseudoTerminal:
         return self.text[begin : self._seen]
 
     def press(self, keys: str) -> None:
-        """Type."""
+        """Type these keys."""
         os.write(self._own, keys.encode())
 
     def says(self, line: str, pattern: str = r"your action> ") -> str:
@@ -89,14 +89,14 @@ class PseudoTerminal:
         return self.until(pattern)
 
     def end(self, timeout_s: float = PATIENCE_S) -> int:
-        """Read on until the process ends; its exit code."""
+        """Read until the process ends; return its exit code."""
         end = time.monotonic() + timeout_s
         while self._read(end - time.monotonic()):
             pass
         return self.process.wait(timeout=60)
 
     def watch(self, seconds: float) -> None:
-        """Read on for so long."""
+        """Read for this time."""
         end = time.monotonic() + seconds
         while self._read(end - time.monotonic()):
             pass
@@ -126,17 +126,17 @@ class PseudoTerminal:
 
 
 class Screen(PseudoTerminal):
-    """A terminal that draws: `shown` is its current content."""
+    """A terminal that draws: `screen` has its cells, `shown` their text."""
 
     def __init__(self, folder: Path, columns: int, rows: int, *arguments: str) -> None:
-        self._screen = pyte.Screen(columns, rows)
-        self._stream = pyte.ByteStream(self._screen)
+        self.screen = pyte.Screen(columns, rows)
+        self._stream = pyte.ByteStream(self.screen)
         super().__init__(folder, columns, rows, *arguments)
 
     @property
     def shown(self) -> str:
         """The text visible on the screen."""
-        return "\n".join(line.rstrip() for line in self._screen.display)
+        return "\n".join(line.rstrip() for line in self.screen.display)
 
     def sees(self, is_there: Callable[[str], bool], timeout_s: float = PATIENCE_S) -> str:
         """Return the screen as soon as `is_there` accepts it; fails with the last screen.
@@ -154,7 +154,7 @@ class Screen(PseudoTerminal):
 
     def resize(self, columns: int, rows: int) -> None:
         """Resize the terminal, as dragging the window's corner does."""
-        self._screen.resize(rows, columns)
+        self.screen.resize(rows, columns)
         self._size(columns, rows)
 
     def _take(self, content: bytes) -> None:

@@ -1,22 +1,32 @@
 """`scripts/recording.py`, which the pictures of a terminal come from."""
 
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
-from scripts.recording import animated, recorded, sampled
+from scripts.recording import Run, animated, recorded
+
+
+def text(content: str, color: str = "default") -> Run:
+    return Run(0, 0, content, color, False)
 
 
 def test_recording_shows_each_line_while_it_is_on_the_screen() -> None:
-    frames = recorded(
-        ["sh", "-c", "echo first; sleep 0.5; printf '\\033[2J\\033[1;32mlast & done'"], 0.1
-    )
-    picture = ET.fromstring(animated(sampled(frames, 4), seconds=2.0))
-    texts = {
-        "".join(each.itertext()).strip(): each
-        for each in picture.iter()
-        if each.tag.endswith("text")
-    }
-    assert texts["last & done"].attrib["fill"] == "#98c379"
-    assert "visibility" not in texts["last & done"].attrib, "it stays"
+    frames = [
+        frozenset({text("first")}),
+        frozenset({text("first")}),
+        frozenset({text("a & b", "red")}),
+    ]
+    picture = ET.fromstring(animated(frames, seconds=3.0))
+    texts = {"".join(each.itertext()): each for each in picture.iter() if each.tag.endswith("text")}
+    assert texts["a & b"].attrib["fill"] == "#e06c75"
+    assert "visibility" not in texts["a & b"].attrib, "the last frame is what a still viewer shows"
     assert texts["first"].attrib["visibility"] == "hidden"
     (animation,) = texts["first"]
-    assert animation.attrib["values"] in ("hidden;visible;hidden", "visible;hidden")
+    assert animation.attrib["values"] == "visible;hidden"
+    assert animation.attrib["keyTimes"] == "0;0.6667"
+
+
+def test_command_is_recorded_from_its_prompt_to_its_end(here: Path) -> None:
+    first, *_, last = recorded(["model", "tiny"], every_s=0.2, most=3)
+    assert first == {text("$ unstable model tiny")}
+    assert [run.text for run in last if run.text.endswith("models/tiny")]

@@ -1,9 +1,11 @@
 """The tutorials of the first run, the own loop and evaluation: their commands, in small."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 
+from scripts import pictures
 from tests.helpers.locally import locally
 from tests.helpers.pages import ROOT, blocks, commands
 from tests.helpers.terminals import typed
@@ -33,7 +35,7 @@ def smaller(words: list[str]) -> list[str]:
 
 
 def run_all(page: str, capfd: pytest.CaptureFixture[str]) -> dict[str, str]:
-    """Run a page's commands in small; return what the last one of each kind prints."""
+    """Run a page's commands in small; return the output of the last one of each kind."""
     printed = {}
     for words in map(smaller, commands(text_of(page))):
         with typed("4\n"), locally():
@@ -45,32 +47,36 @@ def run_all(page: str, capfd: pytest.CaptureFixture[str]) -> dict[str, str]:
 
 @pytest.mark.slow
 def test_first_run_is_evaluated_played_and_resumed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    here: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     printed = run_all("first_run.md", capfd)
     assert "outputs/first" in printed["runs"] and "random: score" in printed["eval"]
-    assert RunFolder(tmp_path / "outputs/first").versions() == [0, 1, 2]
+    assert RunFolder(here / "outputs/first").versions() == [0, 1, 2]
 
 
 @pytest.mark.slow
-def test_two_runs_are_compared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_two_runs_are_compared(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The pictures of the gallery are taken of these runs, too."""
     printed = run_all("evaluate.md", capfd)
     assert "for 1 updates (as outputs/with_kl took)" in printed["train"]
     assert "exploitability of version 1" in printed["exploit"]
     assert all(name in printed["tournament"] for name in ("with_kl:1", "weak_kl:1", "expert"))
-    assert (tmp_path / "compare.html").stat().st_size > 500_000
+    assert (here / "compare.html").stat().st_size > 500_000
+    if shutil.which("chromium") is None:
+        pytest.skip("chromium is not installed: bash scripts/browser.sh")
+    (tournament,) = here.glob("outputs/tournament-*")
+    words = ("outputs/with_kl", "--tournament", str(tournament), "--out", ".")
+    pictures.main(words)
+    pictures.main([*words, "--dashboard"])
+    taken = ("report.png", "viewer.png", "tournament.png", "dashboard.svg")
+    assert all((here / name).stat().st_size > 10_000 for name in taken)
 
 
 @pytest.mark.slow
 def test_loop_of_the_tutorial_chooses_recent_versions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    here: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (script,) = (each for each in blocks("python", text_of("own_loop.md")) if each[0] == "#")
-    monkeypatch.chdir(tmp_path)
     with locally():
         exec(script.replace("1024", "64"), {})
     assert "main@4: opponents ['main@1', 'main@2']" in capfd.readouterr().out

@@ -20,10 +20,12 @@ def expected_line(resolved: Resolved, folder: RunFolder) -> str:
     The basis is the newest run beside it of the same model, games and batches, or `MEASURED_S`.
     """
     steps = resolved.config.loop.steps
-    for start_s, update_s, basis in _paces(resolved, folder.root):
-        total = duration(start_s + update_s * steps)
-        return f"{'duration':<9}about {total} for {steps} updates ({basis})"
-    return f"{'duration':<9}unknown until update 1 of {steps}"
+    pace = next(_paces(resolved, folder.root), None)
+    if pace is None:
+        return f"{'duration':<9}unknown until update 1 of {steps}"
+    start_s, update_s, basis = pace
+    total = duration(start_s + update_s * steps)
+    return f"{'duration':<9}about {total} for {steps} updates ({basis})"
 
 
 def _paces(resolved: Resolved, new: Path) -> Iterator[tuple[float, float, str]]:
@@ -32,10 +34,11 @@ def _paces(resolved: Resolved, new: Path) -> Iterator[tuple[float, float, str]]:
     with contextlib.suppress(OSError):  # another process removes a run
         runs = sorted(new.parent.iterdir(), key=lambda run: run.stat().st_mtime, reverse=True)
         for run in (RunFolder(path) for path in runs[:10] if path != new):
-            taken = {row["version"]: row.get(WHOLE) or 0.0 for row in read_rows(run.metrics)}
-            start_s = taken.pop(0, 0.0)
-            with contextlib.suppress(ConfigError):
-                if taken and _sizes(load(str(run.config))) == wanted:
+            with contextlib.suppress(ConfigError):  # not a run, or of another release
+                rows = read_rows(run.metrics) if _sizes(load(str(run.config))) == wanted else []
+                taken = {row["version"]: row.get(WHOLE) or 0.0 for row in rows}
+                start_s = taken.pop(0, 0.0)
+                if taken:
                     yield start_s, sum(taken.values()) / len(taken), f"as {run.root} took"
     if not resolved.machine.gpus:
         for name, seconds in MEASURED_S.items():
@@ -47,4 +50,4 @@ def _sizes(config: RunConfig) -> tuple[object, ...]:
     """Return the parts of a config on which the duration of an update depends."""
     games = [(game.env, game.args, game.prompt) for game in config.games]
     batch = config.learner.batch_size, config.learner.epochs, config.learner.algorithm.name
-    return config.model.name, games, batch, config.sampling.max_tokens
+    return type(config), config.model.name, games, batch, config.sampling.max_tokens

@@ -41,9 +41,7 @@ class Loss:
     value: Tensor
     ratios_N: Tensor  # before clipping
     means: Mapping[str, Tensor] = field(default_factory=dict)  # metrics [N], averaged over tokens
-    turn_means: Mapping[str, Tensor] = field(
-        default_factory=dict
-    )  # metrics [N], equal within a turn, averaged over turns
+    turn_means: Mapping[str, Tensor] = field(default_factory=dict)  # averaged over turns
 
 
 class Algorithm:

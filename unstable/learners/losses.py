@@ -140,8 +140,8 @@ def move_loss(
 ) -> Tensor:
     """Compute the expected sum over a turn of the costs [N] of its prefixes.
 
-    A cost, with its gradient, is a function of the policy and of the tokens before, such as the
-    entropy of what comes next. With f_t such a cost, the gradient of E[sum f_t] over the answers is
+    A cost and its gradient depend on the policy and the preceding tokens, such as the entropy of
+    the next token. With f_t the cost of prefix t, the gradient of E[sum f_t] over the answers is
     E[sum grad f_t + sum grad logprob_t * (f_{t+1} + f_{t+2} + ...)], since a token decides which
     prefixes follow; without the second sum it would be biased (Rao-Blackwellised divergences,
     https://arxiv.org/abs/2504.10637). Tokens of the old policy are weighted by the ratio of their

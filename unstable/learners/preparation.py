@@ -45,9 +45,7 @@ class PreparedBatch:
     old_logprobs_N: Tensor | None = None  # None: the policy's own, in a single step
     first_logprobs_N: Tensor | None = None  # before the first step; None: the old ones
     reference_logprobs_N: Tensor | None = None  # None: the config has no KL
-    aims: Mapping[str, DivergenceTarget] = field(
-        default_factory=dict
-    )  # targets of exact divergences
+    aims: Mapping[str, DivergenceTarget] = field(default_factory=dict)  # of exact divergences
     targets_S: Tensor | None = None  # of the critic; None: no critic
 
     def samples(self, chosen: Sequence[int] | Ints) -> list[TokenSample]:

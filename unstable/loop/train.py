@@ -199,9 +199,7 @@ async def keep_learning(context: Context, deadline: float) -> None:
         context.gate.look(context.versions.trained)
         if batch is not None:
             await learn_ahead(context, batch)
-        context.gate.look(
-            context.versions.trained
-        )  # some samples may be too old for the new version
+        context.gate.look(context.versions.trained)  # samples may be too old for the new version
     context.tracker.phase("publishing")
     await context.publications.until(0)
     context.tracker.phase("evaluating")
