@@ -10,8 +10,8 @@ from unstable.records.folder import RunFolder
 from unstable.records.reading import WHOLE, read_rows
 from unstable.records.text import duration
 
-MEASURED_S = dict(first_run=50, smollm2=46, tiny=3, tiny_kuhn=1.2, tiny_leduc=2.4, tiny_nim=2.5)
-"""Seconds per update of shipped configs on two CPU cores with bfloat16 (docs/results.md)."""
+MEASURED_S = dict(first_run=50, smollm2=46, tiny=2.7, tiny_kuhn=1.2, tiny_leduc=2.4, tiny_nim=2)
+"""Seconds per update on two CPU cores (docs/results.md, docs/small_worlds.md), start included."""
 
 
 def expected_line(resolved: Resolved, folder: RunFolder) -> str:
