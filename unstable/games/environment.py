@@ -88,6 +88,14 @@ class Environment(ABC):
     def payoffs(self) -> list[float]:
         """Return each number's total payoff of a finished game, in the game's unit."""
 
+    def whole_state(self) -> str | None:
+        """Return all that decides what follows, hidden information and pending moves included.
+
+        A short text for the state critic (`critic.sees: state`), which no player reads: equal texts
+        are positions with equal futures. None if the env cannot tell.
+        """
+        return None if self.info.state is None else self.info.state(self.raw)
+
     def scale(self) -> float | None:
         """Return the maximum payoff or loss of a seat, a constant of the variant, such that outcome
         = payoff / scale is within -1 and 1. None if unknown: the outcome is then the payoff."""

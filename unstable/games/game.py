@@ -122,6 +122,17 @@ class Game:
         moves = self.env.legal_moves() if own is None else load_target(own)(self.env.raw)
         return [*dict.fromkeys(moves)]
 
+    def whole_state(self) -> str:
+        """Return the seat to move and the whole state, for the state critic alone.
+
+        If the env cannot tell its state, the view of the seat to move stands in for it.
+        """
+        state = self.env.whole_state()
+        if state is None:
+            shown = self.observe()
+            state = shown.position or "\n".join([*shown.events, shown.board])
+        return f"{self.seat} {state}"
+
     def action_values(self) -> dict[str, float] | None:
         """Return the outcome of each legal action for the seat to move under perfect play after it.
 

@@ -124,4 +124,9 @@ class GameInfo:
     action_values: Callable[[Any], dict[str, float]] | None = None
     """Outcome of each legal action for the seat to move, under perfect play after it."""
     compact: Compact | None = None
+    state: Callable[[Any], str] | None = None
+    """The whole state in an env: all that decides what follows, hidden information included.
+
+    No seat reads it; the state critic does. None: `Environment.whole_state` says what it can.
+    """
     questions: tuple[Question, ...] = ()

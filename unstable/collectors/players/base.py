@@ -28,6 +28,9 @@ class Position(Protocol):
     def legal_moves(self) -> list[str]:
         """Return the legal actions of the seat to move; `ValueError` if the game lists none."""
 
+    def whole_state(self) -> str:
+        """Return the whole state, which is recorded for a critic and never enters a prompt."""
+
     def expert_moves(self) -> dict[str, float]:
         """Return probabilities of an expert's actions; `ValueError` without an expert."""
 
@@ -51,6 +54,10 @@ class ToldPosition:
                 "legal moves missing: the seat's player needs them; send legal_moves in the request"
             )
         return list(self.legal)
+
+    def whole_state(self) -> str:
+        """Raise `ValueError`: the state is known in the game's process."""
+        raise ValueError(f"{self.config.key}: the game's process has its state")
 
     def expert_moves(self) -> dict[str, float]:
         """Return the received probabilities; `ValueError` without any."""

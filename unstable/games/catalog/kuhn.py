@@ -131,6 +131,13 @@ def position(env: Any) -> str:
     return f"{card} {number} {lead:+d}{played}: {' '.join(legal)}"
 
 
+def whole_state(env: Any) -> str:
+    """Return all cards by seat, then the position as every seat knows it. JK 1/3 +0 check"""
+    cards = env.state.game_state["player_cards"]
+    held = "".join("JQK"[cards[seat]] for seat in range(2))
+    return f"{held}{position(env)[1:].partition(':')[0]}"
+
+
 def which_wins(rng: Random) -> tuple[str, list[str]]:
     """Draw two cards; the answer is the one that wins a showdown."""
     cards = rng.sample("JQK", 2)
@@ -180,6 +187,7 @@ INFO = GameInfo(
     payoffs=Payoffs(chips, most_chips),
     expert=Expert(moves, reason),
     compact=Compact(_BRIEF, position),
+    state=whole_state,
     questions=QUESTIONS,
 )
 TEXTARENA = GameInfo(

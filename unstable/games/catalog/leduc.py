@@ -222,6 +222,17 @@ def position(env: Any) -> str:
     return f"{cards} {pot} {played}".rstrip() + f": {legal}"
 
 
+def whole_state(env: Any) -> str:
+    """Return both cards, then the position as every seat knows it.
+
+    JK - 2 check: seat 0 has a jack, seat 1 a king. Lines of play fix the chips of each seat.
+    """
+    state = env.state.game_state
+    cards = "".join(rank(state["player_cards"][seat]) for seat in range(2))
+    chips = f"{state['current_round']} {state['player_chips'][0]:+d} " * (env.max_rounds > 1)
+    return f"{chips}{cards}{position(env)[1:].partition(':')[0]}"
+
+
 @cache
 def _equilibrium() -> dict[str, dict[str, float]]:
     """Load the probabilities by position, which scripts/solve_leduc.py computed."""
@@ -290,6 +301,7 @@ INFO = GameInfo(
     payoffs=Payoffs(chips, most_chips),
     expert=Expert(moves, reason),
     compact=Compact(_BRIEF, position),
+    state=whole_state,
     questions=(
         Question(
             "Leduc hold'em, two cards and the public card: the card that wins, else -.", which_wins
