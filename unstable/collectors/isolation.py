@@ -50,6 +50,7 @@ class Ask(NamedTuple):
     turns: int
     legal: list[str] | None
     expert: dict[str, float] | None
+    state: str | None
 
 
 class GameMessage(NamedTuple):
@@ -93,7 +94,11 @@ async def play_isolated(
                 if ask.seat not in models:
                     models[ask.seat] = make(ask.seat)
                 position = ToldPosition(
-                    config=job.config, turns=ask.turns, legal=ask.legal, expert=ask.expert
+                    config=job.config,
+                    turns=ask.turns,
+                    legal=ask.legal,
+                    expert=ask.expert,
+                    state=ask.state,
                 )
                 process.send(await models[ask.seat].act(ask.observation, position, ask.seed))
     finally:
@@ -163,7 +168,9 @@ class _ProxyPlayer:
     async def act(self, observation: Observation, game: Position, seed: int) -> Answer:
         legal = None if self.moves == "none" else game.legal_moves()
         expert = game.expert_moves() if self.moves == "expert" else None
-        self.connection.send("ask", Ask(self.seat, observation, seed, game.turns, legal, expert))
+        state = game.whole_state() if self.moves == "state" else None
+        ask = Ask(self.seat, observation, seed, game.turns, legal, expert, state)
+        self.connection.send("ask", ask)
         return cast(Answer, self.connection.read())
 
 

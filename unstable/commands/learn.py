@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 from unstable.commands.prepare import check, prepare, show_plan
 from unstable.commands.session import new_run, starting, status
 from unstable.commands.train import go_on
-from unstable.config import ConfigError, LearnRun, MovesKept, RunConfig, load, load_as, shown
+from unstable.config import ConfigError, LearnRun, RunConfig, load, load_as, records, shown
 from unstable.datasets.gather import own_pairs
 from unstable.datasets.offline import PAIR, OfflineData, is_held_out, split
 from unstable.datasets.recorded import GroupIndex, IndexCounts, Source
@@ -119,10 +119,10 @@ class Origin(NamedTuple):
 
 def check_moves_kept(config: RunConfig, origins: Sequence[Origin]) -> None:
     """Raise `ConfigError` for games without the data on moves that the algorithm needs."""
-    order, needed = get_args(MovesKept), config.learner.algorithm.moves_needed
+    needed = config.learner.algorithm.moves_needed
     for origin in origins:
         kept = origin.config.moves_kept
-        if order.index(kept) < order.index(needed):
+        if not records(kept, needed):
             raise ConfigError(
                 f"learner.algorithm.name = {config.learner.algorithm.name!r} requires "
                 f"sampling.moves = {needed!r}, but {origin.folder.root} has {kept!r}; give games "

@@ -7,11 +7,17 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
 
 from unstable.config.base import Arguments, PathText, PositiveInt, Section, Share
 
-MovesKept = Literal["none", "legal", "expert"]
-"""Moves recorded with a position: none, the legal ones, or also an expert's probabilities."""
+MovesKept = Literal["none", "legal", "state", "expert"]
+"""Data recorded with a position: none, the legal moves, or also the whole state or an expert's
+probabilities."""
 Decay = Annotated[float, Field(gt=0, lt=1)]
 Divergence = Literal["reverse", "forward", "jsd"]
 """KL(policy || other), KL(other || policy), or the generalized Jensen-Shannon divergence."""
+
+
+def records(kept: MovesKept, needed: MovesKept) -> bool:
+    """Return whether positions that record `kept` have what is needed."""
+    return needed in ("none", kept) or (needed == "legal" and kept != "none")
 
 
 class DecayConfig(Section):
@@ -91,8 +97,7 @@ class AlgorithmConfig(Section):
     takes_any_answers: ClassVar[bool] = False
     """True if the algorithm may learn from answers that were chosen otherwise than by sampling."""
     moves: ClassVar[MovesKept] = "none"
-    """Moves that each turn's position must record: none, legal ones, or also an expert's
-    probabilities."""
+    """Data that each turn's position must record."""
     reads_reference: ClassVar[bool] = False
     """True if the algorithm's own loss uses the reference's log-probabilities, even without a KL
     term."""

@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 from pydantic import Discriminator, Field, NonNegativeFloat, PositiveFloat, Tag, model_validator
 
 from unstable.config.algorithm import NO_RATIO, AlgorithmConfig, BuiltInConfig, MovesKept
-from unstable.config.base import Arguments, Section, Share
+from unstable.config.base import Arguments, PositiveInt, Section, Share
 
 Aggregation = Literal["token", "turn", "sequence", "constant"]
 RatioLevel = Literal["token", "turn", "sequence"]
@@ -130,13 +130,21 @@ class CriticConfig(AnyCriticConfig):
     """lambda of generalized advantage estimation (GAE); 1: returns minus values"""
 
 
-class ActionCriticConfig(AnyCriticConfig):
+class ActionCriticConfig(Section):
     """Critic that estimates the value of each legal move at each turn."""
 
-    sarsa_lambda: Share = 0.95
-    """lambda of Expected SARSA; 0: Q minus its mean under the policy; 1: unbiased"""
-    target_lambda: Share = 1.0
-    """lambda of Q's targets; 0: one-step; 1: returns"""
+    sees: Literal["state", "seat"] = "state"
+    """input: the whole state, hidden information included (no player sees it), or seat's prompt"""
+    gradient: Literal["all", "sampled"] = "all"
+    """policy gradient: over all legal moves by their probabilities, or of the sampled move"""
+    learning_rate: PositiveFloat = 3.0e-3
+    """learning rate of the critic's network"""
+    steps: PositiveInt = 80
+    """steps of the critic per update, of 1,024 turns each"""
+    replay: PositiveInt = 10
+    """updates whose turns the critic learns from"""
+    normalize: Normalize = "none"
+    """sampled gradient: normalization of advantages by env and batch: none, center, or zscore"""
 
 
 class PPOConfig(SurrogateConfig):
@@ -165,9 +173,12 @@ class PPOConfig(SurrogateConfig):
 class VRPOConfig(SurrogateConfig):
     """VRPO: advantages of an action critic over the legal moves; clipped ratios."""
 
-    moves: ClassVar[MovesKept] = "legal"
     name: Literal["vrpo"] = "vrpo"
     critic: ActionCriticConfig = ActionCriticConfig()
+
+    @property
+    def moves_needed(self) -> MovesKept:
+        return "state" if self.critic.sees == "state" else "legal"
 
 
 class A2CConfig(BuiltInConfig):

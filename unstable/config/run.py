@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Self, get_args
+from typing import Self
 
 from pydantic import Field, model_validator
 
-from unstable.config.algorithm import MovesKept
+from unstable.config.algorithm import MovesKept, records
 from unstable.config.base import Integer, Key, Section, nearest
 from unstable.config.game import CurriculumConfig, GameConfig
 from unstable.config.judges import BufferConfig, JudgeConfig, LLMOracle, RewardConfig
@@ -145,8 +145,7 @@ class RunConfig(Section):
 
     def _check_moves(self) -> None:
         needed, kept = self.learner.algorithm.moves_needed, self.moves_kept
-        order = get_args(MovesKept)
-        if order.index(kept) < order.index(needed):
+        if not records(kept, needed):
             name = self.learner.algorithm.name
             raise ValueError(
                 f"sampling.moves = {kept!r}: learner.algorithm.name = {name!r} needs "

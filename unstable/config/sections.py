@@ -115,8 +115,8 @@ class SamplingConfig(Section):
     max_tokens: PositiveInt = Field(16, description="maximum tokens of an answer")
     max_prompt_tokens: PositiveInt = 2048
     """maximum tokens of a prompt; the oldest events of longer ones are left out"""
-    moves: Literal["auto", "none", "legal", "expert"] = "auto"
-    """moves recorded with trained turns: none, legal, expert (probabilities) or auto (as needed)"""
+    moves: Literal["auto", "none", "legal", "state", "expert"] = "auto"
+    """recorded with trained turns: none, legal moves, also state or expert, or auto (as needed)"""
     thoughts: ThoughtsConfig = ThoughtsConfig()
 
     @model_validator(mode="after")

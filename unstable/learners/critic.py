@@ -14,7 +14,7 @@ from unstable.learners.advantages import (
     generalized_advantages,
     normalize_by_env,
 )
-from unstable.learners.batch import FlatBatch, Floats
+from unstable.learners.batch import Examples, FlatBatch, Floats
 from unstable.learners.losses import value_loss
 from unstable.learners.model.policy import Policy, Scores
 from unstable.learners.model.trained import TrainedCopy
@@ -29,6 +29,7 @@ class Estimate(NamedTuple):
     advantages_S: Floats
     values_S: Floats | None = None
     targets_S: Floats | None = None
+    examples: Examples | None = None  # None: the algorithm's
 
 
 class Critic(ABC):
@@ -122,7 +123,7 @@ class Critic(ABC):
             self.own.load_state_dict(state["own"])
 
 
-class StateCritic(Critic):
+class ValueCritic(Critic):
     """V(o), of the state where a turn's prompt ends, and generalized advantages.
 
     Schulman et al. 2015, https://arxiv.org/abs/1506.02438.

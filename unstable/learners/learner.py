@@ -15,12 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unstable.config import AlgorithmConfig, LearnerConfig, ModelConfig
+from unstable.config import ActionCriticConfig, AlgorithmConfig, LearnerConfig, ModelConfig
 from unstable.learners.algorithm import Imitation
-from unstable.learners.algorithms import algorithm_class, named_algorithm
+from unstable.learners.algorithms import algorithm_class
 from unstable.learners.batch import Examples, FlatBatch, Ints
 from unstable.learners.columns import Columns, Layout
-from unstable.learners.critic import Critic, StateCritic
+from unstable.learners.action_critic import ActionCritic
+from unstable.learners.critic import Critic, ValueCritic
 from unstable.learners.metrics import (
     ENTROPIES,
     LOGPROBS,
@@ -97,11 +98,11 @@ class PolicyLearner:
         self.reference = self.others.reference
         self.average = None if learner.ema is None else TrainedCopy(self.policy.trained)
         critic = getattr(algorithm, "critic", None)
-        self.critic: Critic | None = None
-        if critic is not None:
-            named = named_algorithm(algorithm.name)
-            kind: type[Critic] = getattr(named, "critic_class", StateCritic)
-            self.critic = kind(critic, self.policy, self.optimizer)
+        self.critic: Critic | ActionCritic | None = None
+        if isinstance(critic, ActionCriticConfig):
+            self.critic = ActionCritic(critic, seed)
+        elif critic is not None:
+            self.critic = ValueCritic(critic, self.policy, self.optimizer)
         self._prepare = Preparation(learner, self.scorer, self.others, self.critic)
 
     def update(self, batch: Batch) -> Update:
@@ -222,7 +223,8 @@ class PolicyLearner:
         scores = self.policy(each.inputs, entropy=batch.entropy, aims=aims)
         tokens = batch.tokens(each, scores)
         entropies_N = scores.entropies_N
-        states_SD = None if self.critic is None else self.critic.states(scores).detach()
+        critic = self.critic if isinstance(self.critic, Critic) else None
+        states_SD = None if critic is None else critic.states(scores).detach()
         del scores, aims  # frees their hidden states
         cap = batch.algorithm.config.importance_cap
         loss = regularized(batch.algorithm.loss(tokens), tokens, batch.coefficients, cap)
@@ -230,10 +232,10 @@ class PolicyLearner:
         value = weight * loss.value
         value.backward()
         value = value.detach()
-        if self.critic is not None and states_SD is not None:  # the policy's graph is freed
+        if critic is not None and states_SD is not None:  # the policy's graph is freed
             assert batch.targets_S is not None
             samples, targets_S = batch.samples(each.chosen), batch.targets_S[each.chosen]
-            value += self.critic.backward(
+            value += critic.backward(
                 samples, targets_S, states_SD, weight=weight, num_turns=num_turns
             )
         figures = {LOGPROBS: tokens.logprobs_N, RATIOS: loss.ratios_N, ENTROPIES: entropies_N}

@@ -14,6 +14,7 @@ from unstable.learners.advantages import spread_weights
 from unstable.learners.algorithm import Algorithm, Tokens
 from unstable.learners.batch import Examples, FlatBatch, Floats, Ints
 from unstable.learners.columns import Layout
+from unstable.learners.action_critic import ActionCritic
 from unstable.learners.critic import Critic, Estimate
 from unstable.learners.micro_batches import MicroBatch, token_normalizers
 from unstable.learners.model.logprobs import DivergenceTarget
@@ -164,7 +165,7 @@ class Preparation:
     """
 
     def __init__(
-        self, config: LearnerConfig, scorer: Scorer, others: OtherPolicies, critic: Critic | None
+        self, config: LearnerConfig, scorer: Scorer, others: OtherPolicies, critic: Critic | ActionCritic | None
     ) -> None:
         self._config, self._scorer, self._others, self._critic = config, scorer, others, critic
         self._reference = others.reference
@@ -189,7 +190,7 @@ class Preparation:
             estimate = Estimate(algorithm.advantages(flat, rewards_S))
         else:
             estimate = self._critic.estimate(flat, rewards_S, self._scorer)
-        examples = algorithm.examples(flat, estimate.advantages_S)
+        examples = estimate.examples or algorithm.examples(flat, estimate.advantages_S)
         if self._config.env_weights == "spread":
             spread = spread_weights(flat.rewards_S, flat.roles_S)
             weights_S = examples.weights_S * [spread[env] for env, _ in examples.roles_S]

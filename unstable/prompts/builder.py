@@ -152,6 +152,10 @@ class PromptBuilder:
     def _encode_move(self, action: str) -> list[int]:
         return self.encode_answer(write_answer(self, action))
 
+    def encode_state(self, text: str) -> list[int]:
+        """Return the ids of a position's whole state, which no prompt contains."""
+        return self._encoder.encode([text])
+
     def encode_ending(self) -> list[int]:
         """Return the ids that end a thought at its budget: `ending` and the closing tag."""
         close = self.style.tags.close

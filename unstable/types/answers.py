@@ -105,6 +105,7 @@ class SampledTokens(TokenSample, frozen=True, kw_only=True):
     version: Count | None  # version of the policy that answered; None: another model
     prompt_cut: Count = 0  # tokens of old events omitted to fit the prompt
     moves: tuple[Move, ...] = ()  # legal moves of the position, if the run records them
+    state: list[TokenId] = []  # whole state of the game, for a critic; never part of a prompt
     thought: Count = 0  # number of sampled tokens in a thought, including its closing tag
 
     @property

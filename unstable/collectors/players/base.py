@@ -46,6 +46,7 @@ class ToldPosition:
     turns: int
     legal: Sequence[str] | None = None
     expert: dict[str, float] | None = None
+    state: str | None = None
 
     def legal_moves(self) -> list[str]:
         """Return the received legal moves; `ValueError` without any."""
@@ -56,8 +57,10 @@ class ToldPosition:
         return list(self.legal)
 
     def whole_state(self) -> str:
-        """Raise `ValueError`: the state is known in the game's process."""
-        raise ValueError(f"{self.config.key}: the game's process has its state")
+        """Return the received state; `ValueError` without one."""
+        if self.state is None:
+            raise ValueError(f"{self.config.key} does not tell its state")
+        return self.state
 
     def expert_moves(self) -> dict[str, float]:
         """Return the received probabilities; `ValueError` without any."""

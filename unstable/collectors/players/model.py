@@ -55,6 +55,7 @@ class ModelPlayer:
             version=self.version,
             prompt_cut=prompt.cut_tokens,
             moves=self._moves(game),
+            state=self.prompts.encode_state(game.whole_state()) if self.moves == "state" else [],
         )
         return answer_of(self.prompts, prompt.text, sampled)
 
@@ -91,7 +92,7 @@ class ModelPlayer:
             return ()
         legal = game.legal_moves()
         answers = legal_answers(self.prompts, legal, self.max_tokens)
-        if self.moves == "legal":
+        if self.moves != "expert":
             return tuple(map(Move, answers))
         expert = game.expert_moves()
         shares = (expert.get(action, 0.0) for action in legal)

@@ -223,14 +223,17 @@ def position(env: Any) -> str:
 
 
 def whole_state(env: Any) -> str:
-    """Return both cards, then the position as every seat knows it.
+    """Return both cards, the public card and all moves, which fix the chips in the pot.
 
-    JK - 2 check: seat 0 has a jack, seat 1 a king. Lines of play fix the chips of each seat.
+    JK- check: seat 0 has a jack, seat 1 a king. Of several hands, also the hand and seat 0's chips.
     """
     state = env.state.game_state
+    public = state["public_card"]
     cards = "".join(rank(state["player_cards"][seat]) for seat in range(2))
-    chips = f"{state['current_round']} {state['player_chips'][0]:+d} " * (env.max_rounds > 1)
-    return f"{chips}{cards}{position(env)[1:].partition(':')[0]}"
+    cards += "-" if public is None else rank(public)
+    moves = " / ".join(" ".join(moves) for moves in state["moves"])
+    hand = f" {state['current_round']} {state['player_chips'][0]:+d}" * (env.max_rounds > 1)
+    return f"{cards} {moves}{hand}"
 
 
 @cache

@@ -21,6 +21,7 @@ from unstable.learners.algorithms.reinforce import Reinforce
 from unstable.learners.algorithms.reinforce_plus_plus import ReinforcePlusPlus
 from unstable.learners.algorithms.rft import RFT
 from unstable.learners.algorithms.rloo import RLOO
+from unstable.learners.algorithms.vrpo import VRPO
 
 BUILT_IN: dict[str, type[Algorithm]] = {
     "reinforce": Reinforce,
@@ -31,6 +32,7 @@ BUILT_IN: dict[str, type[Algorithm]] = {
     "cispo": CISPO,
     "ppo": PPO,
     "a2c": A2C,
+    "vrpo": VRPO,
     "rft": RFT,
     "dpo": DPO,
     "kto": KTO,

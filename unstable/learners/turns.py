@@ -1,0 +1,149 @@
+"""Turns of a batch as transitions from state to state, with their legal moves."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unstable.config import ConfigError
+from unstable.learners.batch import FlatBatch, Floats, Ints, Mask
+from unstable.types import SampledTokens, Segment, TokenSample
+
+MOST_SEATS = 16
+"""Maximum number of seats, each of which has its own values."""
+
+
+class Transitions(NamedTuple):
+    """S turns with M legal moves in all, and the turn that follows each one in its game.
+
+    A critic reads `pairs`, a state and a move each; `answers` are the moves as answers to the
+    seats' prompts. Both are without duplicates.
+    """
+
+    pairs: list[TokenSample]
+    answers: list[TokenSample]
+    owners_M: Ints  # index of each move's turn
+    pairs_M: Ints
+    answers_M: Ints
+    chosen_S: Ints  # index in M of the move that was played; -1: an answer that is not listed
+    next_S: Ints  # index of the next turn; -1: the game ends
+    seats_S: Ints
+    rewards_SK: Floats  # rewards between this turn and the next one, by seat
+    known_SK: Mask  # the seat is trained, so that its rewards are known
+
+    @classmethod
+    def of(cls, batch: FlatBatch, rewards_S: Floats, *, sees_state: bool) -> "Transitions":
+        """Read the turns of a batch; a critic that sees a seat's view follows that seat alone.
+
+        The reward of a seat's last turn, which has the outcome, is paid at the end of the game, so
+        that it counts as the other seats' later moves decide it. Raises `ConfigError` if the turns
+        lack legal moves or the state.
+        """
+        turns = [sample.tokens for sample in batch.samples]
+        _check(turns, sees_state)
+        pairs, answers = _Numbered(), _Numbered()
+        owners, pairs_M, answers_M, chosen = list[int](), list[int](), list[int](), list[int]()
+        for index, turn in enumerate(turns):
+            state = turn.state if sees_state else turn.prompt_ids
+            played = turn.move
+            chosen.append(-1 if played is None else len(owners) + played)
+            for move in turn.moves:
+                owners.append(index)
+                pairs_M.append(pairs.add(state, move.token_ids, 1.0))
+                answers_M.append(answers.add(turn.prompt_ids, move.token_ids, turn.temperature))
+        seats = [owner.seat for owner in batch.owners_S]
+        if max(seats, default=0) >= MOST_SEATS:
+            raise ConfigError(
+                f"learner.algorithm.name = 'vrpo': more than {MOST_SEATS} seats; choose another "
+                "algorithm"
+            )
+        next_S, rewards_SK, known_SK = _courses(batch, rewards_S, together=sees_state)
+        return cls(
+            pairs.found,
+            answers.found,
+            *map(np.array, (owners, pairs_M, answers_M, chosen)),
+            next_S,
+            np.array(seats),
+            rewards_SK,
+            known_SK,
+        )
+
+    @property
+    def listed_S(self) -> Mask:
+        """True for turns whose answer is a listed move."""
+        return self.chosen_S >= 0
+
+    def means(self, shares_M: Floats, values_MK: Floats) -> Floats:
+        """Means [S, K] of the values of each turn's moves, weighted by their shares."""
+        means_SK = np.zeros((len(self.chosen_S), values_MK.shape[1]))
+        np.add.at(means_SK, self.owners_M, shares_M[:, None] * values_MK)
+        return means_SK
+
+    def following(self, values_SK: Floats) -> Floats:
+        """Values [S, K] of the next turns; 0 at the ends of games."""
+        return np.where(self.next_S[:, None] >= 0, values_SK[self.next_S], 0.0)
+
+    def shares(self, logprobs_A: Floats) -> Floats:
+        """The policy's probabilities [M], normalized over each turn's legal moves."""
+        logprobs_M = logprobs_A[self.answers_M]
+        most_S = np.full(len(self.chosen_S), -np.inf)
+        np.maximum.at(most_S, self.owners_M, logprobs_M)
+        raised_M = np.exp(logprobs_M - most_S[self.owners_M])
+        sums_S = np.bincount(self.owners_M, weights=raised_M, minlength=len(most_S))
+        shares_M: Floats = raised_M / sums_S[self.owners_M]
+        return shares_M
+
+
+class _Numbered:
+    """Prompts with answers, numbered in the order of their first occurrence."""
+
+    def __init__(self) -> None:
+        self.found: list[TokenSample] = []
+        self._numbers: dict[Any, int] = {}
+
+    def add(self, prompt_ids: list[int], token_ids: list[int], temperature: float) -> int:
+        key = (*prompt_ids, -1, *token_ids, temperature)
+        number = self._numbers.setdefault(key, len(self.found))
+        if number == len(self.found):
+            self.found.append(answer(prompt_ids, token_ids, temperature))
+        return number
+
+
+def answer(prompt_ids: list[int], token_ids: list[int], temperature: float) -> TokenSample:
+    """Return an answer to a prompt as tokens to score."""
+    segments = (Segment(token_ids=token_ids),)
+    return TokenSample(prompt_ids=prompt_ids, segments=segments, temperature=temperature)
+
+
+def _check(turns: Sequence[SampledTokens], sees_state: bool) -> None:
+    kept = "state" if sees_state else "legal"
+    if lacking := sum(not turn.moves or (sees_state and not turn.state) for turn in turns):
+        raise ConfigError(
+            f"learner.algorithm.name = 'vrpo': {lacking} of {len(turns)} turns were recorded "
+            f"without sampling.moves = {kept}; start a new run or choose another algorithm"
+        )
+
+
+def _courses(
+    batch: FlatBatch, rewards_S: Floats, *, together: bool
+) -> tuple[Ints, Floats, NDArray[np.bool_]]:
+    """Return next turns [S], rewards [S, K] until then, and which seats' rewards are known."""
+    count = len(batch.samples)
+    next_S = np.full(count, -1)
+    rewards_SK = np.zeros((count, MOST_SEATS))
+    known_SK = np.zeros((count, MOST_SEATS), bool)
+    games: dict[tuple[int, int], list[int]] = {}
+    for index, owner in enumerate(batch.owners_S):
+        games.setdefault((owner.game_id, 0 if together else owner.seat), []).append(index)
+    for indices in games.values():
+        course = sorted(indices, key=lambda index: batch.samples[index].turn)
+        last: dict[int, int] = {}  # by seat: its last turn
+        for index in course:
+            last[batch.owners_S[index].seat] = index
+        next_S[course[:-1]] = course[1:]
+        known_SK[np.ix_(course, [*last])] = True
+        for index in course:
+            seat = batch.owners_S[index].seat
+            rewards_SK[course[-1] if index == last[seat] else index, seat] += rewards_S[index]
+    return next_S, rewards_SK, known_SK
