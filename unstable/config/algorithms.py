@@ -143,6 +143,8 @@ class ActionCriticConfig(Section):
     """steps of the critic per update, of 1,024 turns each"""
     replay: PositiveInt = 10
     """updates whose turns the critic learns from"""
+    states: PositiveInt = 1
+    """updates whose turns' states the gradient over all moves visits; at most `replay`"""
     normalize: Normalize = "none"
     """sampled gradient: normalization of advantages by env and batch: none, center, or zscore"""
 

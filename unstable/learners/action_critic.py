@@ -6,7 +6,7 @@ by their probabilities.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,10 +14,10 @@ from torch import Tensor
 
 from unstable.config import ActionCriticConfig
 from unstable.learners.advantages import explained_variance, normalize_by_env
-from unstable.learners.batch import Examples, FlatBatch, Floats
+from unstable.learners.batch import Examples, FlatBatch, Floats, Role
 from unstable.learners.critic import Estimate
 from unstable.learners.scoring import Scorer
-from unstable.learners.turns import Transitions, answer
+from unstable.learners.turns import Key, Transitions
 from unstable.learners.value_network import ValueNetwork
 from unstable.types import TokenSample
 from unstable.types.seeds import derive_seed
@@ -26,6 +26,14 @@ _BATCH = 1024
 """Turns of a step of the critic."""
 _TARGETS = 8
 """How often an update computes the critic's targets anew."""
+
+
+class Advantages(NamedTuple):
+    """Advantages of a batch's legal moves [M] and of its answers [S]."""
+
+    advantages_M: Floats
+    advantages_S: Floats
+    metrics: dict[str, float | None]
 
 
 class ActionCritic:
@@ -42,18 +50,33 @@ class ActionCritic:
         self.network = ValueNetwork(derive_seed(seed, "critic") % 2**31)
         self.optimizer = torch.optim.Adam(self.network.parameters(), lr=config.learning_rate)
         self.replay: list[Transitions] = []
+        self._features: list[Tensor] = []  # of the replay's pairs
 
     def estimate(self, batch: FlatBatch, rewards_S: Floats, scorer: Scorer) -> Estimate:
         """Learn from the batch, then estimate by the values after it."""
         turns = Transitions.of(batch, rewards_S, sees_state=self.config.sees == "state")
-        self.replay = [*self.replay[1 - self.config.replay :], turns][-self.config.replay :]
+        self.replay = [*self.replay, turns][-self.config.replay :]
+        self._features = [*self._features, self.network.read(turns.pairs)][-self.config.replay :]
         logprobs = _scored(scorer, self.replay)
         shares = [each.shares(sums) for each, sums in zip(self.replay, logprobs, strict=True)]
-        features = [self.network.read(each.pairs) for each in self.replay]
-        self._learn(shares, features)
+        self._learn(shares, self._features)
         self._updates += 1
-        values_MK = self.network.values(features[-1])[turns.pairs_M]
-        return self._advantages(batch, turns, logprobs[-1], shares[-1], values_MK)
+        estimates = [
+            self._advantages(each, shares_M, features)
+            for each, shares_M, features in zip(self.replay, shares, self._features, strict=True)
+        ][-self.config.states :]
+        advantages_S = estimates[-1].advantages_S
+        self.metrics |= estimates[-1].metrics
+        if self.config.gradient == "sampled":
+            advantages_S = normalize_by_env(advantages_S, batch.envs_S, self.config.normalize)
+            return Estimate(advantages_S)
+        visits = [
+            (each, logprobs_A, found.advantages_M)
+            for each, logprobs_A, found in zip(
+                self.replay[-len(estimates) :], logprobs[-len(estimates) :], estimates, strict=True
+            )
+        ]
+        return Estimate(advantages_S, examples=all_moves(batch, visits, advantages_S))
 
     def _learn(self, shares: Sequence[Floats], features: Sequence[Tensor]) -> None:
         """Step the network on turns of the replay."""
@@ -91,34 +114,20 @@ class ActionCritic:
             found.append(targets_SK[turns.listed_S])
         return np.concatenate(found)
 
-    def _advantages(
-        self,
-        batch: FlatBatch,
-        turns: Transitions,
-        logprobs_A: Floats,
-        shares_M: Floats,
-        values_MK: Floats,
-    ) -> Estimate:
+    def _advantages(self, turns: Transitions, shares_M: Floats, features_PF: Tensor) -> Advantages:
+        """Advantages of a batch's legal moves and of its answers."""
+        values_MK = self.network.values(features_PF)[turns.pairs_M]
         values_SK = turns.means(shares_M, values_MK)
-        everyone = np.arange(len(turns.seats_S))
-        seats_S, own_M = turns.seats_S, turns.seats_S[turns.owners_M]
-        values_M = values_MK[np.arange(len(own_M)), own_M]
+        everyone, seats_S = np.arange(len(turns.seats_S)), turns.seats_S
+        values_M = values_MK[np.arange(len(turns.owners_M)), seats_S[turns.owners_M]]
         values_S = values_SK[everyone, seats_S]
-        following_S = turns.following(values_SK)[everyone, seats_S]
-        rewards_S = turns.rewards_SK[everyone, seats_S]
-        listed_S = turns.listed_S
-        played_S = np.where(listed_S, values_M[turns.chosen_S], rewards_S + following_S)
-        advantages_S = played_S - values_S
-        self.metrics["learn/value_mean"] = float(values_S.mean())
-        errors_S = rewards_S + following_S - played_S
-        self.metrics["learn/explained_variance"] = explained_variance(played_S, errors_S)
-        if self.config.gradient == "sampled":
-            advantages_S = normalize_by_env(advantages_S, batch.envs_S, self.config.normalize)
-            return Estimate(advantages_S)
-        advantages_M = values_M - values_S[turns.owners_M]
-        return Estimate(
-            advantages_S, examples=all_moves(batch, turns, logprobs_A, advantages_M, advantages_S)
-        )
+        targets_S = (turns.rewards_SK + turns.following(values_SK))[everyone, seats_S]
+        played_S = np.where(turns.listed_S, values_M[turns.chosen_S], targets_S)
+        metrics = {
+            "learn/value_mean": float(values_S.mean()),
+            "learn/explained_variance": explained_variance(played_S, targets_S - played_S),
+        }
+        return Advantages(values_M - values_S[turns.owners_M], played_S - values_S, metrics)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that a checkpoint saves."""
@@ -126,7 +135,7 @@ class ActionCritic:
             "network": self.network.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "updates": self._updates,
-            "replay": [tuple(each) for each in self.replay],
+            "replay": [each.packed for each in self.replay],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -134,38 +143,54 @@ class ActionCritic:
         self.network.load_state_dict(state["network"])
         self.optimizer.load_state_dict(state["optimizer"])
         self._updates = state["updates"]
-        self.replay = [Transitions(*each) for each in state["replay"]]
+        self.replay = [Transitions.unpacked(each) for each in state["replay"]]
+        self._features = [self.network.read(each.pairs) for each in self.replay]
 
 
 def all_moves(
     batch: FlatBatch,
-    turns: Transitions,
-    logprobs_A: Floats,
-    advantages_M: Floats,
+    visited: Sequence[tuple[Transitions, Floats, Floats]],
     advantages_S: Floats,
 ) -> Examples:
     """Return every legal move of each prompt as an example, weighted by visits and probability.
 
-    Equal prompts are one example with the mean of their advantages: the gradient is that of all
-    turns. Answers that are not listed, such as illegal ones, remain as they were sampled.
+    `visited` are the turns of some updates, the batch's last, with their logprobs and advantages
+    of moves. Equal prompts are one example with the mean of their advantages: the gradient is that
+    of all turns. Answers that are not listed, such as illegal ones, remain as they were sampled.
     """
-    visits_A = np.bincount(turns.answers_M, minlength=len(turns.answers)).astype(float)
-    sums_A = np.bincount(turns.answers_M, weights=advantages_M, minlength=len(turns.answers))
-    unlisted = np.flatnonzero(~turns.listed_S)
+    numbers: dict[Key, int] = {}
+    samples: list[TokenSample] = []
+    roles, logprobs = list[Role](), list[float]()
+    rows, advantages = [], []
+    for turns, logprobs_A, advantages_M in visited:
+        owners_A = np.zeros(len(turns.answers), int)
+        owners_A[turns.answers_M] = turns.owners_M
+        places_A = np.zeros(len(turns.answers), int)
+        for index, key in enumerate(turns.keys):
+            place = numbers.setdefault(key, len(samples))
+            if place == len(samples):
+                samples.append(turns.answers[index])
+                roles.append(turns.roles_S[owners_A[index]])
+                logprobs.append(float(logprobs_A[index]))
+            places_A[index] = place
+        rows.append(places_A[turns.answers_M])
+        advantages.append(advantages_M)
+    rows_V, advantages_V = np.concatenate(rows), np.concatenate(advantages)
+    visits = np.bincount(rows_V).astype(float)
+    means = np.bincount(rows_V, weights=advantages_V) / visits
+    unlisted = np.flatnonzero(~visited[-1][0].listed_S)
     others = [batch.token_samples[index] for index in unlisted]
-    samples: list[TokenSample] = [*turns.answers, *others]
-    weights = np.concatenate([visits_A * np.exp(logprobs_A), np.ones(len(others))])
+    samples += others
+    weights = np.concatenate([visits / len(visited) * np.exp(logprobs), np.ones(len(others))])
     lengths = np.array([sample.num_scored for sample in samples])
     weights *= lengths.sum() / (weights * lengths).sum()
     prompts: dict[tuple[int, ...], int] = {}
     sequences = [prompts.setdefault(tuple(s.prompt_ids), len(prompts)) for s in samples]
-    owners_A = np.zeros(len(turns.answers), int)
-    owners_A[turns.answers_M] = turns.owners_M
     return Examples(
         samples=samples,
-        roles_S=[batch.roles_S[index] for index in (*owners_A, *unlisted)],
+        roles_S=[*roles, *(batch.roles_S[index] for index in unlisted)],
         sequences_S=np.array(sequences),
-        advantages_S=np.concatenate([sums_A / visits_A, advantages_S[unlisted]]),
+        advantages_S=np.concatenate([means, advantages_S[unlisted]]),
         weights_S=weights,
         chosen=np.arange(len(samples)),
         behavior=None,
@@ -174,19 +199,14 @@ def all_moves(
 
 def _scored(scorer: Scorer, replay: Sequence[Transitions]) -> list[Floats]:
     """Log-probabilities [A] of each batch's answers under the current policy, in one pass."""
-    numbers: dict[Any, int] = {}
-    asked: list[TokenSample] = []
-    places = []
-    for turns in replay:
-        row = []
-        for sample in turns.answers:
-            key = (*sample.prompt_ids, -1, *sample.token_ids, sample.temperature)
-            if numbers.setdefault(key, len(asked)) == len(asked):
-                asked.append(sample)
-            row.append(numbers[key])
-        places.append(np.array(row))
-    sums = np.array([float(each.double().sum()) for each in scorer.logprobs(asked)])
-    return [sums[row] for row in places]
+    asked = {
+        key: sample
+        for turns in replay
+        for key, sample in zip(turns.keys, turns.answers, strict=True)
+    }
+    sums = [float(each.double().sum()) for each in scorer.logprobs([*asked.values()])]
+    found = dict(zip(asked, sums, strict=True))
+    return [np.array([found[key] for key in turns.keys]) for turns in replay]
 
 
 def _stacked(features: Sequence[Tensor]) -> Tensor:

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from unstable.config import ActionCriticConfig, AlgorithmConfig, LearnerConfig, ModelConfig
+from unstable.learners.action_critic import ActionCritic
 from unstable.learners.algorithm import Imitation
 from unstable.learners.algorithms import algorithm_class
 from unstable.learners.batch import Examples, FlatBatch, Ints
 from unstable.learners.columns import Columns, Layout
-from unstable.learners.action_critic import ActionCritic
 from unstable.learners.critic import Critic, ValueCritic
 from unstable.learners.metrics import (
     ENTROPIES,

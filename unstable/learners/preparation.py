@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from unstable.config import LearnerConfig
+from unstable.learners.action_critic import ActionCritic
 from unstable.learners.advantages import spread_weights
 from unstable.learners.algorithm import Algorithm, Tokens
 from unstable.learners.batch import Examples, FlatBatch, Floats, Ints
 from unstable.learners.columns import Layout
-from unstable.learners.action_critic import ActionCritic
 from unstable.learners.critic import Critic, Estimate
 from unstable.learners.micro_batches import MicroBatch, token_normalizers
 from unstable.learners.model.logprobs import DivergenceTarget
@@ -165,7 +165,11 @@ class Preparation:
     """
 
     def __init__(
-        self, config: LearnerConfig, scorer: Scorer, others: OtherPolicies, critic: Critic | ActionCritic | None
+        self,
+        config: LearnerConfig,
+        scorer: Scorer,
+        others: OtherPolicies,
+        critic: Critic | ActionCritic | None,
     ) -> None:
         self._config, self._scorer, self._others, self._critic = config, scorer, others, critic
         self._reference = others.reference

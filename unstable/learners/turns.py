@@ -1,20 +1,25 @@
 """Turns of a batch as transitions from state to state, with their legal moves."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass, fields
+from functools import cached_property
 
 import numpy as np
+from msgspec import convert, msgpack
 from numpy.typing import NDArray
 
 from unstable.config import ConfigError
-from unstable.learners.batch import FlatBatch, Floats, Ints, Mask
+from unstable.learners.batch import FlatBatch, Floats, Ints, Mask, Role
 from unstable.types import SampledTokens, Segment, TokenSample
 
+Key = tuple[float, ...]
+"""Prompt, answer and temperature as one value."""
 MOST_SEATS = 16
 """Maximum number of seats, each of which has its own values."""
 
 
-class Transitions(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class Transitions:
     """S turns with M legal moves in all, and the turn that follows each one in its game.
 
     A critic reads `pairs`, a state and a move each; `answers` are the moves as answers to the
@@ -23,6 +28,7 @@ class Transitions(NamedTuple):
 
     pairs: list[TokenSample]
     answers: list[TokenSample]
+    roles_S: list[Role]
     owners_M: Ints  # index of each move's turn
     pairs_M: Ints
     answers_M: Ints
@@ -60,14 +66,46 @@ class Transitions(NamedTuple):
             )
         next_S, rewards_SK, known_SK = _courses(batch, rewards_S, together=sees_state)
         return cls(
-            pairs.found,
-            answers.found,
-            *map(np.array, (owners, pairs_M, answers_M, chosen)),
-            next_S,
-            np.array(seats),
-            rewards_SK,
-            known_SK,
+            pairs=pairs.found,
+            answers=answers.found,
+            roles_S=batch.roles_S,
+            owners_M=np.array(owners),
+            pairs_M=np.array(pairs_M),
+            answers_M=np.array(answers_M),
+            chosen_S=np.array(chosen),
+            next_S=next_S,
+            seats_S=np.array(seats),
+            rewards_SK=rewards_SK,
+            known_SK=known_SK,
         )
+
+    @cached_property
+    def keys(self) -> list[Key]:
+        """Keys of the answers, equal for equal ones of other batches."""
+        return [key_of(each.prompt_ids, each.token_ids, each.temperature) for each in self.answers]
+
+    @cached_property
+    def packed(self) -> bytes:
+        """The whole as bytes, which a checkpoint saves."""
+        columns = {each.name: getattr(self, each.name) for each in fields(self)}
+        plain = {
+            name: value.tolist() if isinstance(value, np.ndarray) else value
+            for name, value in columns.items()
+        }
+        return msgpack.encode(plain)
+
+    @classmethod
+    def unpacked(cls, packed: bytes) -> "Transitions":
+        """Return the transitions that `packed` had."""
+        plain = msgpack.decode(packed)
+        found = {each.name: plain[each.name] for each in fields(cls)}
+        for name in ("pairs", "answers"):
+            found[name] = convert(plain[name], list[TokenSample])
+        found["roles_S"] = convert(plain["roles_S"], list[Role])
+        for name, value in found.items():
+            if name.endswith(("_S", "_M", "_SK")) and name != "roles_S":
+                found[name] = np.array(value)
+        return cls(**found)
 
     @property
     def listed_S(self) -> Mask:
@@ -100,14 +138,19 @@ class _Numbered:
 
     def __init__(self) -> None:
         self.found: list[TokenSample] = []
-        self._numbers: dict[Any, int] = {}
+        self._numbers: dict[Key, int] = {}
 
     def add(self, prompt_ids: list[int], token_ids: list[int], temperature: float) -> int:
-        key = (*prompt_ids, -1, *token_ids, temperature)
+        key = key_of(prompt_ids, token_ids, temperature)
         number = self._numbers.setdefault(key, len(self.found))
         if number == len(self.found):
             self.found.append(answer(prompt_ids, token_ids, temperature))
         return number
+
+
+def key_of(prompt_ids: list[int], token_ids: list[int], temperature: float) -> Key:
+    """Return a key of an answer to a prompt."""
+    return (*prompt_ids, -1, *token_ids, temperature)
 
 
 def answer(prompt_ids: list[int], token_ids: list[int], temperature: float) -> TokenSample:
