@@ -6,6 +6,7 @@ by their probabilities.
 """
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,26 +15,27 @@ from torch import Tensor
 
 from unstable.config import ActionCriticConfig
 from unstable.learners.advantages import explained_variance, normalize_by_env
-from unstable.learners.batch import Examples, FlatBatch, Floats, Role
+from unstable.learners.batch import Examples, FlatBatch, Floats, Ints, Role
 from unstable.learners.critic import Estimate
 from unstable.learners.scoring import Scorer
-from unstable.learners.turns import Key, Transitions
+from unstable.learners.turns import Key, Transitions, key_of
 from unstable.learners.value_network import ValueNetwork
 from unstable.types import TokenSample
 from unstable.types.seeds import derive_seed
 
 _BATCH = 1024
 """Turns of a step of the critic."""
-_TARGETS = 8
+_TARGETS = 5
 """How often an update computes the critic's targets anew."""
 
 
-class Advantages(NamedTuple):
-    """Advantages of a batch's legal moves [M] and of its answers [S]."""
+class Visits(NamedTuple):
+    """Turns of an update with the current policy's logprobs and the critic's advantages."""
 
-    advantages_M: Floats
-    advantages_S: Floats
-    metrics: dict[str, float | None]
+    turns: Transitions
+    logprobs: list[Tensor]  # of each answer, by token
+    advantages_M: Floats  # of the legal moves
+    advantages_S: Floats  # of the answers
 
 
 class ActionCritic:
@@ -48,41 +50,45 @@ class ActionCritic:
         self.metrics: dict[str, float | None] = {}
         self._seed, self._updates = seed, 0
         self.network = ValueNetwork(derive_seed(seed, "critic") % 2**31)
-        self.optimizer = torch.optim.Adam(self.network.parameters(), lr=config.learning_rate)
+        self.optimizer = torch.optim.Adam(
+            self.network.parameters(), lr=config.learning_rate, fused=True
+        )
         self.replay: list[Transitions] = []
         self._features: list[Tensor] = []  # of the replay's pairs
 
     def estimate(self, batch: FlatBatch, rewards_S: Floats, scorer: Scorer) -> Estimate:
         """Learn from the batch, then estimate by the values after it."""
-        turns = Transitions.of(batch, rewards_S, sees_state=self.config.sees == "state")
-        self.replay = [*self.replay, turns][-self.config.replay :]
-        self._features = [*self._features, self.network.read(turns.pairs)][-self.config.replay :]
-        logprobs = _scored(scorer, self.replay)
-        shares = [each.shares(sums) for each, sums in zip(self.replay, logprobs, strict=True)]
-        self._learn(shares, self._features)
+        config = self.config
+        turns = Transitions.of(batch, rewards_S, sees_state=config.sees == "state")
+        self.replay = [*self.replay, turns][-config.replay :]
+        self._features = [*self._features, self.network.read(turns.pairs)][-config.replay :]
+        unlisted = np.flatnonzero(~turns.listed_S)
+        others = [batch.token_samples[index] for index in unlisted]
+        *logprobs, old = _scored(scorer, [*(each.answers for each in self.replay), others])
+        shares = [each.shares(found) for each, found in zip(self.replay, logprobs, strict=True)]
+        self._learn(shares)
         self._updates += 1
-        estimates = [
-            self._advantages(each, shares_M, features)
-            for each, shares_M, features in zip(self.replay, shares, self._features, strict=True)
-        ][-self.config.states :]
-        advantages_S = estimates[-1].advantages_S
-        self.metrics |= estimates[-1].metrics
-        if self.config.gradient == "sampled":
-            advantages_S = normalize_by_env(advantages_S, batch.envs_S, self.config.normalize)
-            return Estimate(advantages_S)
         visits = [
-            (each, logprobs_A, found.advantages_M)
-            for each, logprobs_A, found in zip(
-                self.replay[-len(estimates) :], logprobs[-len(estimates) :], estimates, strict=True
-            )
+            Visits(each, found, *self._advantages(each, shares_M, features_PF))
+            for each, found, shares_M, features_PF in list(
+                zip(self.replay, logprobs, shares, self._features, strict=True)
+            )[-config.states :]
         ]
-        return Estimate(advantages_S, examples=all_moves(batch, visits, advantages_S))
+        advantages_S = visits[-1].advantages_S
+        if config.gradient == "sampled":
+            return Estimate(normalize_by_env(advantages_S, batch.envs_S, config.normalize))
+        moves = MovesVisited.of(visits)
+        return Estimate(
+            advantages_S,
+            examples=moves.examples(batch, unlisted, advantages_S[unlisted]),
+            logprobs=[*moves.logprobs, *old],
+        )
 
-    def _learn(self, shares: Sequence[Floats], features: Sequence[Tensor]) -> None:
+    def _learn(self, shares: Sequence[Floats]) -> None:
         """Step the network on turns of the replay."""
         rng = np.random.default_rng(derive_seed(self._seed, "critic", self._updates))
         steps, losses = self.config.steps, []
-        features_PF = _stacked(features)
+        features_PF = _stacked(self._features)
         starts = np.cumsum([0, *(len(each.pairs) for each in self.replay)])
         pairs = [
             start + each.pairs_M[each.chosen_S[each.listed_S]]
@@ -94,7 +100,7 @@ class ActionCritic:
         targets_RK = torch.empty(0)
         for step in range(steps):
             if step % max(1, steps // _TARGETS) == 0:
-                targets_RK = torch.from_numpy(self._targets(shares, features)).float()
+                targets_RK = torch.from_numpy(self._targets(shares)).float()
             rows_B = torch.from_numpy(rng.integers(0, len(chosen_R), _BATCH))
             values_BK = self.network(features_PF[torch.from_numpy(chosen_R)[rows_B]])
             errors_BK = (values_BK - targets_RK[rows_B]) * known_RK[rows_B]
@@ -105,17 +111,19 @@ class ActionCritic:
             losses.append(float(loss.detach()))
         self.metrics = {"learn/value_loss": losses[-1] / 2 if losses else None}
 
-    def _targets(self, shares: Sequence[Floats], features: Sequence[Tensor]) -> Floats:
+    def _targets(self, shares: Sequence[Floats]) -> Floats:
         """Targets [R, K] of the replay's listed moves."""
         found = []
-        for turns, shares_M, features_PF in zip(self.replay, shares, features, strict=True):
+        for turns, shares_M, features_PF in zip(self.replay, shares, self._features, strict=True):
             values_SK = turns.means(shares_M, self.network.values(features_PF)[turns.pairs_M])
             targets_SK = turns.rewards_SK + turns.following(values_SK)
             found.append(targets_SK[turns.listed_S])
         return np.concatenate(found)
 
-    def _advantages(self, turns: Transitions, shares_M: Floats, features_PF: Tensor) -> Advantages:
-        """Advantages of a batch's legal moves and of its answers."""
+    def _advantages(
+        self, turns: Transitions, shares_M: Floats, features_PF: Tensor
+    ) -> tuple[Floats, Floats]:
+        """Advantages of a batch's legal moves [M] and of its answers [S]."""
         values_MK = self.network.values(features_PF)[turns.pairs_M]
         values_SK = turns.means(shares_M, values_MK)
         everyone, seats_S = np.arange(len(turns.seats_S)), turns.seats_S
@@ -123,11 +131,10 @@ class ActionCritic:
         values_S = values_SK[everyone, seats_S]
         targets_S = (turns.rewards_SK + turns.following(values_SK))[everyone, seats_S]
         played_S = np.where(turns.listed_S, values_M[turns.chosen_S], targets_S)
-        metrics = {
-            "learn/value_mean": float(values_S.mean()),
-            "learn/explained_variance": explained_variance(played_S, targets_S - played_S),
-        }
-        return Advantages(values_M - values_S[turns.owners_M], played_S - values_S, metrics)
+        self.metrics["learn/value_mean"] = float(values_S.mean())
+        errors_S = targets_S - played_S
+        self.metrics["learn/explained_variance"] = explained_variance(played_S, errors_S)
+        return values_M - values_S[turns.owners_M], played_S - values_S
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that a checkpoint saves."""
@@ -147,66 +154,63 @@ class ActionCritic:
         self._features = [self.network.read(each.pairs) for each in self.replay]
 
 
-def all_moves(
-    batch: FlatBatch,
-    visited: Sequence[tuple[Transitions, Floats, Floats]],
-    advantages_S: Floats,
-) -> Examples:
-    """Return every legal move of each prompt as an example, weighted by visits and probability.
+class MovesVisited(NamedTuple):
+    """The legal moves [L] of each prompt, without duplicates, with their visits."""
 
-    `visited` are the turns of some updates, the batch's last, with their logprobs and advantages
-    of moves. Equal prompts are one example with the mean of their advantages: the gradient is that
-    of all turns. Answers that are not listed, such as illegal ones, remain as they were sampled.
-    """
-    numbers: dict[Key, int] = {}
-    samples: list[TokenSample] = []
-    roles, logprobs = list[Role](), list[float]()
-    rows, advantages = [], []
-    for turns, logprobs_A, advantages_M in visited:
-        owners_A = np.zeros(len(turns.answers), int)
-        owners_A[turns.answers_M] = turns.owners_M
-        places_A = np.zeros(len(turns.answers), int)
-        for index, key in enumerate(turns.keys):
-            place = numbers.setdefault(key, len(samples))
-            if place == len(samples):
-                samples.append(turns.answers[index])
-                roles.append(turns.roles_S[owners_A[index]])
-                logprobs.append(float(logprobs_A[index]))
-            places_A[index] = place
-        rows.append(places_A[turns.answers_M])
-        advantages.append(advantages_M)
-    rows_V, advantages_V = np.concatenate(rows), np.concatenate(advantages)
-    visits = np.bincount(rows_V).astype(float)
-    means = np.bincount(rows_V, weights=advantages_V) / visits
-    unlisted = np.flatnonzero(~visited[-1][0].listed_S)
-    others = [batch.token_samples[index] for index in unlisted]
-    samples += others
-    weights = np.concatenate([visits / len(visited) * np.exp(logprobs), np.ones(len(others))])
-    lengths = np.array([sample.num_scored for sample in samples])
-    weights *= lengths.sum() / (weights * lengths).sum()
-    prompts: dict[tuple[int, ...], int] = {}
-    sequences = [prompts.setdefault(tuple(s.prompt_ids), len(prompts)) for s in samples]
-    return Examples(
-        samples=samples,
-        roles_S=[*roles, *(batch.roles_S[index] for index in unlisted)],
-        sequences_S=np.array(sequences),
-        advantages_S=np.concatenate([means, advantages_S[unlisted]]),
-        weights_S=weights,
-        chosen=np.arange(len(samples)),
-        behavior=None,
-    )
+    samples: list[TokenSample]
+    roles: list[Role]
+    logprobs: list[Tensor]  # by token
+    visits_L: Floats  # mean number per update
+    advantages_L: Floats  # mean over the visits
+
+    @classmethod
+    def of(cls, visits: Sequence[Visits]) -> "MovesVisited":
+        """Join the moves of equal prompts: the gradient of the whole is that of all turns."""
+        found: dict[Key, int] = {}
+        made = cls([], [], [], np.empty(0), np.empty(0))
+        rows = []
+        for turns, logprobs, *_ in visits:
+            owners_A = np.zeros(len(turns.answers), int)
+            owners_A[turns.answers_M] = turns.owners_M
+            places_A = np.array([found.setdefault(key, len(found)) for key in turns.keys])
+            for index in np.flatnonzero(places_A >= len(made.samples)):
+                made.samples.append(turns.answers[index])
+                made.roles.append(turns.roles_S[owners_A[index]])
+                made.logprobs.append(logprobs[index])
+            rows.append(places_A[turns.answers_M])
+        rows_V = np.concatenate(rows)
+        visits_L = np.bincount(rows_V).astype(np.float64)
+        sums_L = np.bincount(rows_V, np.concatenate([each.advantages_M for each in visits]))
+        return made._replace(visits_L=visits_L / len(visits), advantages_L=sums_L / visits_L)
+
+    def examples(self, batch: FlatBatch, unlisted: Ints, advantages_U: Floats) -> Examples:
+        """Return every move as an example, weighted by its visits and its probability.
+
+        Answers that are not listed, such as illegal ones, remain as they were sampled.
+        """
+        samples = [*self.samples, *(batch.token_samples[index] for index in unlisted)]
+        shares_L = np.exp([float(each.double().sum()) for each in self.logprobs])
+        weights = np.concatenate([self.visits_L * shares_L, np.ones(len(unlisted))])
+        lengths = np.array([sample.num_scored for sample in samples])
+        prompts: dict[tuple[int, ...], int] = {}
+        sequences = [prompts.setdefault(tuple(s.prompt_ids), len(prompts)) for s in samples]
+        return Examples(
+            samples=samples,
+            roles_S=[*self.roles, *(batch.roles_S[index] for index in unlisted)],
+            sequences_S=np.array(sequences),
+            advantages_S=np.concatenate([self.advantages_L, advantages_U]),
+            weights_S=weights * lengths.sum() / (weights * lengths).sum(),
+            chosen=np.arange(len(samples)),
+            behavior=None,
+        )
 
 
-def _scored(scorer: Scorer, replay: Sequence[Transitions]) -> list[Floats]:
-    """Log-probabilities [A] of each batch's answers under the current policy, in one pass."""
-    asked = {
-        key: sample
-        for turns in replay
-        for key, sample in zip(turns.keys, turns.answers, strict=True)
-    }
-    sums = [float(each.double().sum()) for each in scorer.logprobs([*asked.values()])]
-    found = dict(zip(asked, sums, strict=True))
-    return [np.array([found[key] for key in turns.keys]) for turns in replay]
+def _scored(scorer: Scorer, lists: Sequence[Sequence[TokenSample]]) -> list[list[Tensor]]:
+    """Log-probabilities of lists of samples under the current policy, in one pass."""
+    keys = [[key_of(each) for each in samples] for samples in lists]
+    asked = dict(zip(chain(*keys), chain(*lists), strict=True))
+    found = dict(zip(asked, scorer.logprobs([*asked.values()]), strict=True))
+    return [[found[key] for key in row] for row in keys]
 
 
 def _stacked(features: Sequence[Tensor]) -> Tensor:

@@ -30,6 +30,7 @@ class Estimate(NamedTuple):
     values_S: Floats | None = None
     targets_S: Floats | None = None
     examples: Examples | None = None  # None: the algorithm's
+    logprobs: list[Tensor] | None = None  # of the examples, under the policy before the update
 
 
 class Critic(ABC):

@@ -201,7 +201,7 @@ class Preparation:
             examples = replace(examples, weights_S=weights_S)
         samples, atoms = examples.samples, minibatch_atoms(examples, algorithm)
         if samples is not flat.token_samples:
-            old = reading = None
+            old, reading = estimate.logprobs, None
         wanted = np.concatenate([np.array([], int), *atoms])
         old, reading = self._scored(examples, algorithm, wanted, old, reading)
         layout = Layout([sample.num_scored for sample in samples], self._scorer.device)

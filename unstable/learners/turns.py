@@ -7,6 +7,7 @@ from functools import cached_property
 import numpy as np
 from msgspec import convert, msgpack
 from numpy.typing import NDArray
+from torch import Tensor
 
 from unstable.config import ConfigError
 from unstable.learners.batch import FlatBatch, Floats, Ints, Mask, Role
@@ -82,7 +83,7 @@ class Transitions:
     @cached_property
     def keys(self) -> list[Key]:
         """Keys of the answers, equal for equal ones of other batches."""
-        return [key_of(each.prompt_ids, each.token_ids, each.temperature) for each in self.answers]
+        return list(map(key_of, self.answers))
 
     @cached_property
     def packed(self) -> bytes:
@@ -122,9 +123,10 @@ class Transitions:
         """Values [S, K] of the next turns; 0 at the ends of games."""
         return np.where(self.next_S[:, None] >= 0, values_SK[self.next_S], 0.0)
 
-    def shares(self, logprobs_A: Floats) -> Floats:
-        """The policy's probabilities [M], normalized over each turn's legal moves."""
-        logprobs_M = logprobs_A[self.answers_M]
+    def shares(self, logprobs: Sequence[Tensor]) -> Floats:
+        """The policy's probabilities [M] by the answers' logprobs, normalized over legal moves."""
+        sums_A = np.array([float(each.double().sum()) for each in logprobs])
+        logprobs_M = sums_A[self.answers_M]
         most_S = np.full(len(self.chosen_S), -np.inf)
         np.maximum.at(most_S, self.owners_M, logprobs_M)
         raised_M = np.exp(logprobs_M - most_S[self.owners_M])
@@ -141,22 +143,20 @@ class _Numbered:
         self._numbers: dict[Key, int] = {}
 
     def add(self, prompt_ids: list[int], token_ids: list[int], temperature: float) -> int:
-        key = key_of(prompt_ids, token_ids, temperature)
+        """Return the number of an answer to a prompt."""
+        key = (*prompt_ids, -1, *token_ids, temperature)
         number = self._numbers.setdefault(key, len(self.found))
         if number == len(self.found):
-            self.found.append(answer(prompt_ids, token_ids, temperature))
+            segments = (Segment(token_ids=token_ids),)
+            self.found.append(
+                TokenSample(prompt_ids=prompt_ids, segments=segments, temperature=temperature)
+            )
         return number
 
 
-def key_of(prompt_ids: list[int], token_ids: list[int], temperature: float) -> Key:
-    """Return a key of an answer to a prompt."""
-    return (*prompt_ids, -1, *token_ids, temperature)
-
-
-def answer(prompt_ids: list[int], token_ids: list[int], temperature: float) -> TokenSample:
-    """Return an answer to a prompt as tokens to score."""
-    segments = (Segment(token_ids=token_ids),)
-    return TokenSample(prompt_ids=prompt_ids, segments=segments, temperature=temperature)
+def key_of(sample: TokenSample) -> Key:
+    """Return a key that is equal for equal answers to equal prompts."""
+    return (*sample.prompt_ids, -1, *sample.token_ids, sample.temperature)
 
 
 def _check(turns: Sequence[SampledTokens], sees_state: bool) -> None:

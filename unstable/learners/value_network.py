@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from unstable.learners.turns import MOST_SEATS
 from unstable.types import TokenSample
 
-_FEATURES = 4096
+_FEATURES = 2048
 _WIDTH = 128
 
 
@@ -20,7 +20,7 @@ class ValueNetwork(nn.Module):
 
     It is exact where equal facts have equal places in the text, such as the cells of a board. Each
     token at each place has an embedding, in the order of their first occurrence; beyond the first
-    4,095 they share embeddings. The last layer is initialized to 0.
+    2,047 they share embeddings. The last layer is initialized to 0.
     """
 
     def __init__(self, seed: int) -> None:
