@@ -135,7 +135,7 @@ class ActionCriticConfig(Section):
 
     sees: Literal["state", "seat"] = "state"
     """input: the whole state, hidden information included (no player sees it), or seat's prompt"""
-    gradient: Literal["all", "sampled"] = "all"
+    gradient: Literal["mirror", "all", "sampled"] = "all"
     """policy gradient: over all legal moves by their probabilities, or of the sampled move"""
     learning_rate: PositiveFloat = 3.0e-3
     """learning rate of the critic's network"""

@@ -80,7 +80,9 @@ class ActionCritic:
         moves = MovesVisited.of(visits)
         return Estimate(
             advantages_S,
-            examples=moves.examples(batch, unlisted, advantages_S[unlisted]),
+            examples=moves.examples(
+                batch, unlisted, advantages_S[unlisted], mirror=config.gradient == "mirror"
+            ),
             logprobs=[*moves.logprobs, *old],
         )
 
@@ -183,13 +185,17 @@ class MovesVisited(NamedTuple):
         sums_L = np.bincount(rows_V, np.concatenate([each.advantages_M for each in visits]))
         return made._replace(visits_L=visits_L / len(visits), advantages_L=sums_L / visits_L)
 
-    def examples(self, batch: FlatBatch, unlisted: Ints, advantages_U: Floats) -> Examples:
+    def examples(
+        self, batch: FlatBatch, unlisted: Ints, advantages_U: Floats, *, mirror: bool
+    ) -> Examples:
         """Return every move as an example, weighted by its visits and its probability.
 
         Answers that are not listed, such as illegal ones, remain as they were sampled.
         """
         samples = [*self.samples, *(batch.token_samples[index] for index in unlisted)]
         shares_L = np.exp([float(each.double().sum()) for each in self.logprobs])
+        if mirror:
+            shares_L = np.ones_like(shares_L)
         weights = np.concatenate([self.visits_L * shares_L, np.ones(len(unlisted))])
         lengths = np.array([sample.num_scored for sample in samples])
         prompts: dict[tuple[int, ...], int] = {}

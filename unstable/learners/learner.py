@@ -227,7 +227,9 @@ class PolicyLearner:
         states_SD = None if critic is None else critic.states(scores).detach()
         del scores, aims  # frees their hidden states
         cap = batch.algorithm.config.importance_cap
-        loss = regularized(batch.algorithm.loss(tokens), tokens, batch.coefficients, cap)
+        loss = batch.algorithm.loss(tokens)
+        if not getattr(batch.algorithm, "mirror", False):
+            loss = regularized(loss, tokens, batch.coefficients, cap)
         weight = float(each.counts)
         value = weight * loss.value
         value.backward()

@@ -179,6 +179,7 @@ class Preparation:
     ) -> PreparedBatch:
         """Prepare a batch; updates the algorithm's baselines and counters."""
         config, old, reading = self._config.algorithm, None, None
+        algorithm.coefficients = coefficients
         if self._reference is not None and config.kl_reward > 0:
             old = self._old_logprobs(algorithm, flat.token_samples, flat.behavior_logprobs)
             reading = self._reference.read(flat.token_samples)
