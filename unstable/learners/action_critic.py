@@ -54,24 +54,37 @@ class ActionCritic:
             self.network.parameters(), lr=config.learning_rate, fused=True
         )
         self.replay: list[Transitions] = []
-        self._features: list[Tensor] = []  # of the replay's pairs
 
     def estimate(self, batch: FlatBatch, rewards_S: Floats, scorer: Scorer) -> Estimate:
         """Learn from the batch, then estimate by the values after it."""
         config = self.config
         turns = Transitions.of(batch, rewards_S, sees_state=config.sees == "state")
         self.replay = [*self.replay, turns][-config.replay :]
-        self._features = [*self._features, self.network.read(turns.pairs)][-config.replay :]
         unlisted = np.flatnonzero(~turns.listed_S)
         others = [batch.token_samples[index] for index in unlisted]
         *logprobs, old = _scored(scorer, [*(each.answers for each in self.replay), others])
         shares = [each.shares(found) for each, found in zip(self.replay, logprobs, strict=True)]
-        self._learn(shares)
+        numbers: dict[Key, int] = {}
+        rows = [
+            np.array([numbers.setdefault(key, len(numbers)) for key in each.pair_keys])
+            for each in self.replay
+        ]
+        pairs = dict(
+            zip(
+                chain(*(each.pair_keys for each in self.replay)),
+                chain(*(each.pairs for each in self.replay)),
+                strict=True,
+            )
+        )
+        features_PF = self.network.read([pairs[key] for key in numbers])
+        places = [row[each.pairs_M] for row, each in zip(rows, self.replay, strict=True)]
+        self._learn(shares, places, features_PF)
         self._updates += 1
+        values_PK = self.network.values(features_PF)
         visits = [
-            Visits(each, found, *self._advantages(each, shares_M, features_PF))
-            for each, found, shares_M, features_PF in list(
-                zip(self.replay, logprobs, shares, self._features, strict=True)
+            Visits(each, found, *self._advantages(each, shares_M, values_PK[places_M]))
+            for each, found, shares_M, places_M in list(
+                zip(self.replay, logprobs, shares, places, strict=True)
             )[-config.states :]
         ]
         advantages_S = visits[-1].advantages_S
@@ -86,25 +99,26 @@ class ActionCritic:
             logprobs=[*moves.logprobs, *old],
         )
 
-    def _learn(self, shares: Sequence[Floats]) -> None:
+    def _learn(self, shares: Sequence[Floats], places: Sequence[Ints], features_PF: Tensor) -> None:
         """Step the network on turns of the replay."""
         rng = np.random.default_rng(derive_seed(self._seed, "critic", self._updates))
         steps, losses = self.config.steps, []
-        features_PF = _stacked(self._features)
-        starts = np.cumsum([0, *(len(each.pairs) for each in self.replay)])
-        pairs = [
-            start + each.pairs_M[each.chosen_S[each.listed_S]]
-            for start, each in zip(starts, self.replay, strict=False)
-        ]
-        chosen_R = np.concatenate(pairs)
+        chosen_R = torch.from_numpy(
+            np.concatenate(
+                [
+                    places_M[each.chosen_S[each.listed_S]]
+                    for places_M, each in zip(places, self.replay, strict=True)
+                ]
+            )
+        )
         known_RK = np.concatenate([each.known_SK[each.listed_S] for each in self.replay])
         known_RK = torch.from_numpy(known_RK).float()
         targets_RK = torch.empty(0)
         for step in range(steps):
             if step % max(1, steps // _TARGETS) == 0:
-                targets_RK = torch.from_numpy(self._targets(shares)).float()
+                targets_RK = self._targets(shares, places, features_PF)
             rows_B = torch.from_numpy(rng.integers(0, len(chosen_R), _BATCH))
-            values_BK = self.network(features_PF[torch.from_numpy(chosen_R)[rows_B]])
+            values_BK = self.network(features_PF[chosen_R[rows_B]])
             errors_BK = (values_BK - targets_RK[rows_B]) * known_RK[rows_B]
             loss = (errors_BK**2).sum() / known_RK[rows_B].sum()
             self.optimizer.zero_grad()
@@ -113,20 +127,22 @@ class ActionCritic:
             losses.append(float(loss.detach()))
         self.metrics = {"learn/value_loss": losses[-1] / 2 if losses else None}
 
-    def _targets(self, shares: Sequence[Floats]) -> Floats:
+    def _targets(
+        self, shares: Sequence[Floats], places: Sequence[Ints], features_PF: Tensor
+    ) -> Tensor:
         """Targets [R, K] of the replay's listed moves."""
+        values_PK = self.network.values(features_PF)
         found = []
-        for turns, shares_M, features_PF in zip(self.replay, shares, self._features, strict=True):
-            values_SK = turns.means(shares_M, self.network.values(features_PF)[turns.pairs_M])
+        for turns, shares_M, places_M in zip(self.replay, shares, places, strict=True):
+            values_SK = turns.means(shares_M, values_PK[places_M])
             targets_SK = turns.rewards_SK + turns.following(values_SK)
             found.append(targets_SK[turns.listed_S])
-        return np.concatenate(found)
+        return torch.from_numpy(np.concatenate(found)).float()
 
     def _advantages(
-        self, turns: Transitions, shares_M: Floats, features_PF: Tensor
+        self, turns: Transitions, shares_M: Floats, values_MK: Floats
     ) -> tuple[Floats, Floats]:
         """Advantages of a batch's legal moves [M] and of its answers [S]."""
-        values_MK = self.network.values(features_PF)[turns.pairs_M]
         values_SK = turns.means(shares_M, values_MK)
         everyone, seats_S = np.arange(len(turns.seats_S)), turns.seats_S
         values_M = values_MK[np.arange(len(turns.owners_M)), seats_S[turns.owners_M]]
@@ -153,7 +169,6 @@ class ActionCritic:
         self.optimizer.load_state_dict(state["optimizer"])
         self._updates = state["updates"]
         self.replay = [Transitions.unpacked(each) for each in state["replay"]]
-        self._features = [self.network.read(each.pairs) for each in self.replay]
 
 
 class MovesVisited(NamedTuple):
@@ -174,7 +189,7 @@ class MovesVisited(NamedTuple):
         for turns, logprobs, *_ in visits:
             owners_A = np.zeros(len(turns.answers), int)
             owners_A[turns.answers_M] = turns.owners_M
-            places_A = np.array([found.setdefault(key, len(found)) for key in turns.keys])
+            places_A = np.array([found.setdefault(key, len(found)) for key in turns.answer_keys])
             for index in np.flatnonzero(places_A >= len(made.samples)):
                 made.samples.append(turns.answers[index])
                 made.roles.append(turns.roles_S[owners_A[index]])
@@ -217,9 +232,3 @@ def _scored(scorer: Scorer, lists: Sequence[Sequence[TokenSample]]) -> list[list
     asked = dict(zip(chain(*keys), chain(*lists), strict=True))
     found = dict(zip(asked, scorer.logprobs([*asked.values()]), strict=True))
     return [[found[key] for key in row] for row in keys]
-
-
-def _stacked(features: Sequence[Tensor]) -> Tensor:
-    widest = max(each.shape[1] for each in features)
-    padded = [torch.nn.functional.pad(each, (0, widest - each.shape[1])) for each in features]
-    return torch.cat(padded)

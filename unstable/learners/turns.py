@@ -81,9 +81,14 @@ class Transitions:
         )
 
     @cached_property
-    def keys(self) -> list[Key]:
+    def answer_keys(self) -> list[Key]:
         """Keys of the answers, equal for equal ones of other batches."""
         return list(map(key_of, self.answers))
+
+    @cached_property
+    def pair_keys(self) -> list[Key]:
+        """Keys of the pairs, equal for equal ones of other batches."""
+        return list(map(key_of, self.pairs))
 
     @cached_property
     def packed(self) -> bytes:
