@@ -134,17 +134,23 @@ class ActionCriticConfig(Section):
     """Critic that estimates the value of each legal move at each turn."""
 
     sees: Literal["state", "seat"] = "state"
-    """input: the whole state, hidden information included (no player sees it), or seat's prompt"""
-    gradient: Literal["mirror", "all", "sampled"] = "all"
+    """input: the whole state, hidden information included (no player sees it), or the prompt"""
+    kind: Literal["network", "adapter"] = "network"
+    """network: small, on token ids by place, for short states; adapter: separate LoRA"""
+    gradient: Literal["all", "sampled"] = "all"
     """policy gradient: over all legal moves by their probabilities, or of the sampled move"""
-    learning_rate: PositiveFloat = 3.0e-3
-    """learning rate of the critic's network"""
-    steps: PositiveInt = 80
-    """steps of the critic per update, of 1,024 turns each"""
-    replay: PositiveInt = 10
+    correction: Share = 0.0
+    """weight of later errors of the critic in a sampled move's advantage; 1: unbiased, noisy"""
+    states: PositiveInt = 3
+    """updates whose states the gradient over all moves covers; at most replay"""
+    replay: PositiveInt = 30
     """updates whose turns the critic learns from"""
-    states: PositiveInt = 1
-    """updates whose turns' states the gradient over all moves visits; at most `replay`"""
+    steps: PositiveInt = 80
+    """optimizer steps of the critic per update"""
+    batch_size: PositiveInt = 1024
+    """turns per step of the critic"""
+    learning_rate: PositiveFloat = 3.0e-3
+    """learning rate of the critic"""
     normalize: Normalize = "none"
     """sampled gradient: normalization of advantages by env and batch: none, center, or zscore"""
 

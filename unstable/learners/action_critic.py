@@ -1,8 +1,8 @@
-"""The action critic: Q of every legal move, from the whole state, and the gradient over all moves.
+"""The action critic: values Q of every legal move, and the policy gradient over all moves.
 
-Fan and Farina 2026, https://arxiv.org/abs/2605.19235: what a seat cannot see is noise to a critic
-that sees the seat's view alone, and a sampled move has a noisier gradient than all moves weighted
-by their probabilities.
+Fan and Farina 2026, https://arxiv.org/abs/2605.19235. From the seat's view alone, all that it
+cannot see is noise; and a sampled move has a noisier gradient than all moves by their
+probabilities.
 """
 
 from collections.abc import Sequence
@@ -15,220 +15,173 @@ from torch import Tensor
 
 from unstable.config import ActionCriticConfig
 from unstable.learners.advantages import explained_variance, normalize_by_env
-from unstable.learners.batch import Examples, FlatBatch, Floats, Ints, Role
+from unstable.learners.all_moves import MovesVisited, Visits
+from unstable.learners.batch import FlatBatch, Floats, Ints
 from unstable.learners.critic import Estimate
+from unstable.learners.losses import kl_estimates
 from unstable.learners.scoring import Scorer
-from unstable.learners.turns import Key, Transitions, key_of
-from unstable.learners.value_network import ValueNetwork
-from unstable.types import TokenSample
+from unstable.learners.turns import Key, Pair, Transitions
+from unstable.learners.value_models import ValueModel
 from unstable.types.seeds import derive_seed
 
-_BATCH = 1024
-"""Turns of a step of the critic."""
 _TARGETS = 5
-"""How often an update computes the critic's targets anew."""
+"""How often an update computes the critic's targets."""
 
 
-class Visits(NamedTuple):
-    """Turns of an update with the current policy's logprobs and the critic's advantages."""
+class _Replayed(NamedTuple):
+    """Turns in the replay, with the policy's shares [M] and the pairs' indices [M] in the model."""
 
     turns: Transitions
     logprobs: list[Tensor]  # of each answer, by token
-    advantages_M: Floats  # of the legal moves
-    advantages_S: Floats  # of the answers
+    shares_M: Floats
+    pairs_M: Ints
 
 
 class ActionCritic:
-    """Action values of all seats, learned from recent turns by Expected SARSA.
+    """Action values of all seats, learned from the turns of recent updates by Expected SARSA.
 
-    A target is the reward until the next turn of the game plus the mean of the next turn's values
-    over the current policy's moves: van Seijen et al. 2009, https://doi.org/10.1109/ADPRL.2009.4927542.
+    A target is the reward until the next turn plus the mean of the next turn's values over the
+    current policy's moves (van Seijen et al. 2009, https://doi.org/10.1109/ADPRL.2009.4927542).
+    With the whole state the next turn is that of any seat, else the seat's own.
     """
 
-    def __init__(self, config: ActionCriticConfig, seed: int) -> None:
-        self.config = config
+    def __init__(self, config: ActionCriticConfig, model: ValueModel, seed: int) -> None:
+        self.config, self.model, self._seed = config, model, seed
         self.metrics: dict[str, float | None] = {}
-        self._seed, self._updates = seed, 0
-        self.network = ValueNetwork(derive_seed(seed, "critic") % 2**31)
-        self.optimizer = torch.optim.Adam(
-            self.network.parameters(), lr=config.learning_rate, fused=True
-        )
-        self.replay: list[Transitions] = []
+        self._updates = 0
+        self._replay: list[Transitions] = []
+        self._optimizer = torch.optim.Adam(model.parameters, lr=config.learning_rate, fused=True)
 
-    def estimate(self, batch: FlatBatch, rewards_S: Floats, scorer: Scorer) -> Estimate:
-        """Learn from the batch, then estimate by the values after it."""
+    def estimate(
+        self, batch: FlatBatch, rewards_S: Floats, scorer: Scorer, *, learns: bool = True
+    ) -> Estimate:
+        """Learn from the batch, if it `learns`, then estimate its advantages by the new values."""
         config = self.config
         turns = Transitions.of(batch, rewards_S, sees_state=config.sees == "state")
-        self.replay = [*self.replay, turns][-config.replay :]
+        replay = [*self._replay, turns][-config.replay :]
         unlisted = np.flatnonzero(~turns.listed_S)
-        others = [batch.token_samples[index] for index in unlisted]
-        *logprobs, old = _scored(scorer, [*(each.answers for each in self.replay), others])
-        shares = [each.shares(found) for each, found in zip(self.replay, logprobs, strict=True)]
-        numbers: dict[Key, int] = {}
-        rows = [
-            np.array([numbers.setdefault(key, len(numbers)) for key in each.pair_keys])
-            for each in self.replay
+        others = [Pair("", batch.token_samples[index]) for index in unlisted]
+        *logprobs, others_logprobs = _scored(scorer, [*(each.answers for each in replay), others])
+        places, pairs = _numbered(replay)
+        self.model.take(pairs)
+        replayed = [
+            _Replayed(each, found, each.shares(found), row[each.pairs_M])
+            for each, found, row in zip(replay, logprobs, places, strict=True)
         ]
-        pairs = dict(
-            zip(
-                chain(*(each.pair_keys for each in self.replay)),
-                chain(*(each.pairs for each in self.replay)),
-                strict=True,
-            )
-        )
-        features_PF = self.network.read([pairs[key] for key in numbers])
-        places = [row[each.pairs_M] for row, each in zip(rows, self.replay, strict=True)]
-        self._learn(shares, places, features_PF)
-        self._updates += 1
-        values_PK = self.network.values(features_PF)
-        visits = [
-            Visits(each, found, *self._advantages(each, shares_M, values_PK[places_M]))
-            for each, found, shares_M, places_M in list(
-                zip(self.replay, logprobs, shares, places, strict=True)
-            )[-config.states :]
-        ]
+        if learns:
+            self._learn(replayed)
+            self._replay, self._updates = replay, self._updates + 1
+        values_PK = self.model.values()
+        visits = [self._visits(each, values_PK) for each in replayed[-config.states :]]
         advantages_S = visits[-1].advantages_S
+        self.metrics |= _mismatch(batch, visits[-1])
         if config.gradient == "sampled":
             return Estimate(normalize_by_env(advantages_S, batch.envs_S, config.normalize))
         moves = MovesVisited.of(visits)
+        examples = moves.examples(batch, unlisted, advantages_S[unlisted])
         return Estimate(
-            advantages_S,
-            examples=moves.examples(
-                batch, unlisted, advantages_S[unlisted], mirror=config.gradient == "mirror"
-            ),
-            logprobs=[*moves.logprobs, *old],
+            advantages_S, examples=examples, logprobs=[*moves.logprobs, *others_logprobs]
         )
 
-    def _learn(self, shares: Sequence[Floats], places: Sequence[Ints], features_PF: Tensor) -> None:
-        """Step the network on turns of the replay."""
+    def _learn(self, replay: Sequence[_Replayed]) -> None:
+        """Step the model on turns that are drawn from the replay."""
         rng = np.random.default_rng(derive_seed(self._seed, "critic", self._updates))
-        steps, losses = self.config.steps, []
-        chosen_R = torch.from_numpy(
-            np.concatenate(
-                [
-                    places_M[each.chosen_S[each.listed_S]]
-                    for places_M, each in zip(places, self.replay, strict=True)
-                ]
-            )
+        config, losses = self.config, list[float]()
+        pairs_R = np.concatenate(
+            [each.pairs_M[each.turns.chosen_S[each.turns.listed_S]] for each in replay]
         )
-        known_RK = np.concatenate([each.known_SK[each.listed_S] for each in self.replay])
-        known_RK = torch.from_numpy(known_RK).float()
-        targets_RK = torch.empty(0)
-        for step in range(steps):
-            if step % max(1, steps // _TARGETS) == 0:
-                targets_RK = self._targets(shares, places, features_PF)
-            rows_B = torch.from_numpy(rng.integers(0, len(chosen_R), _BATCH))
-            values_BK = self.network(features_PF[chosen_R[rows_B]])
-            errors_BK = (values_BK - targets_RK[rows_B]) * known_RK[rows_B]
-            loss = (errors_BK**2).sum() / known_RK[rows_B].sum()
-            self.optimizer.zero_grad()
-            loss.backward()
-            self.optimizer.step()
-            losses.append(float(loss.detach()))
-        self.metrics = {"learn/value_loss": losses[-1] / 2 if losses else None}
+        known_RK = np.concatenate([each.turns.known_SK[each.turns.listed_S] for each in replay])
+        targets_RK = np.empty(0)
+        for step in range(config.steps):
+            if step % -(-config.steps // _TARGETS) == 0:
+                targets_RK = _targets(replay, self.model.values())
+            rows_B = rng.integers(0, len(pairs_R), config.batch_size)
+            drawn = (pairs_R[rows_B], targets_RK[rows_B], known_RK[rows_B])
+            rows, targets, known = map(torch.from_numpy, drawn)
+            self._optimizer.zero_grad()
+            losses.append(self.model.backward(rows, targets.float(), known.float()))
+            self._optimizer.step()
+        self.metrics["learn/value_loss"] = float(np.mean(losses)) / 2
 
-    def _targets(
-        self, shares: Sequence[Floats], places: Sequence[Ints], features_PF: Tensor
-    ) -> Tensor:
-        """Targets [R, K] of the replay's listed moves."""
-        values_PK = self.network.values(features_PF)
-        found = []
-        for turns, shares_M, places_M in zip(self.replay, shares, places, strict=True):
-            values_SK = turns.means(shares_M, values_PK[places_M])
-            targets_SK = turns.rewards_SK + turns.following(values_SK)
-            found.append(targets_SK[turns.listed_S])
-        return torch.from_numpy(np.concatenate(found)).float()
-
-    def _advantages(
-        self, turns: Transitions, shares_M: Floats, values_MK: Floats
-    ) -> tuple[Floats, Floats]:
-        """Advantages of a batch's legal moves [M] and of its answers [S]."""
-        values_SK = turns.means(shares_M, values_MK)
-        everyone, seats_S = np.arange(len(turns.seats_S)), turns.seats_S
-        values_M = values_MK[np.arange(len(turns.owners_M)), seats_S[turns.owners_M]]
-        values_S = values_SK[everyone, seats_S]
-        targets_S = (turns.rewards_SK + turns.following(values_SK))[everyone, seats_S]
-        played_S = np.where(turns.listed_S, values_M[turns.chosen_S], targets_S)
+    def _visits(self, each: _Replayed, values_PK: Floats) -> Visits:
+        """Return an update's turns with advantages."""
+        turns, values_MK = each.turns, values_PK[each.pairs_M]
+        values_SK = turns.means(each.shares_M, values_MK)
+        targets_SK = turns.targets(values_SK)
+        listed_S1 = turns.listed_S[:, None]
+        played_SK = np.where(listed_S1, values_MK[turns.chosen_S], targets_SK)
+        seats_S, everyone = turns.seats_S, np.arange(len(turns.seats_S))
+        values_S, played_S = values_SK[everyone, seats_S], played_SK[everyone, seats_S]
+        errors_S = (targets_SK - played_SK)[everyone, seats_S]
         self.metrics["learn/value_mean"] = float(values_S.mean())
-        errors_S = targets_S - played_S
         self.metrics["learn/explained_variance"] = explained_variance(played_S, errors_S)
-        return values_M - values_S[turns.owners_M], played_S - values_S
+        owners_M = turns.owners_M
+        values_M = values_MK[np.arange(len(owners_M)), seats_S[owners_M]]
+        advantages_M, advantages_S = values_M - values_S[owners_M], played_S - values_S
+        if self.config.correction:
+            rest_S = turns.sums_to_end(targets_SK - played_SK)[everyone, seats_S]
+            advantages_S = advantages_S + self.config.correction * rest_S
+            chosen_L, rest_L = turns.chosen_S[turns.listed_S], rest_S[turns.listed_S]
+            advantages_M[chosen_L] += self.config.correction * rest_L / each.shares_M[chosen_L]
+        return Visits(turns, each.logprobs, advantages_M, advantages_S)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that a checkpoint saves."""
         return {
-            "network": self.network.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "model": self.model.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
             "updates": self._updates,
-            "replay": [each.packed for each in self.replay],
+            "replay": [each.packed for each in self._replay],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state that `state_dict` returned."""
-        self.network.load_state_dict(state["network"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        self.model.load_state_dict(state["model"])
+        self._optimizer.load_state_dict(state["optimizer"])
         self._updates = state["updates"]
-        self.replay = [Transitions.unpacked(each) for each in state["replay"]]
+        self._replay = [Transitions.unpacked(each) for each in state["replay"]]
 
 
-class MovesVisited(NamedTuple):
-    """The legal moves [L] of each prompt, without duplicates, with their visits."""
-
-    samples: list[TokenSample]
-    roles: list[Role]
-    logprobs: list[Tensor]  # by token
-    visits_L: Floats  # mean number per update
-    advantages_L: Floats  # mean over the visits
-
-    @classmethod
-    def of(cls, visits: Sequence[Visits]) -> "MovesVisited":
-        """Join the moves of equal prompts: the gradient of the whole is that of all turns."""
-        found: dict[Key, int] = {}
-        made = cls([], [], [], np.empty(0), np.empty(0))
-        rows = []
-        for turns, logprobs, *_ in visits:
-            owners_A = np.zeros(len(turns.answers), int)
-            owners_A[turns.answers_M] = turns.owners_M
-            places_A = np.array([found.setdefault(key, len(found)) for key in turns.answer_keys])
-            for index in np.flatnonzero(places_A >= len(made.samples)):
-                made.samples.append(turns.answers[index])
-                made.roles.append(turns.roles_S[owners_A[index]])
-                made.logprobs.append(logprobs[index])
-            rows.append(places_A[turns.answers_M])
-        rows_V = np.concatenate(rows)
-        visits_L = np.bincount(rows_V).astype(np.float64)
-        sums_L = np.bincount(rows_V, np.concatenate([each.advantages_M for each in visits]))
-        return made._replace(visits_L=visits_L / len(visits), advantages_L=sums_L / visits_L)
-
-    def examples(
-        self, batch: FlatBatch, unlisted: Ints, advantages_U: Floats, *, mirror: bool
-    ) -> Examples:
-        """Return every move as an example, weighted by its visits and its probability.
-
-        Answers that are not listed, such as illegal ones, remain as they were sampled.
-        """
-        samples = [*self.samples, *(batch.token_samples[index] for index in unlisted)]
-        shares_L = np.exp([float(each.double().sum()) for each in self.logprobs])
-        if mirror:
-            shares_L = np.ones_like(shares_L)
-        weights = np.concatenate([self.visits_L * shares_L, np.ones(len(unlisted))])
-        lengths = np.array([sample.num_scored for sample in samples])
-        prompts: dict[tuple[int, ...], int] = {}
-        sequences = [prompts.setdefault(tuple(s.prompt_ids), len(prompts)) for s in samples]
-        return Examples(
-            samples=samples,
-            roles_S=[*self.roles, *(batch.roles_S[index] for index in unlisted)],
-            sequences_S=np.array(sequences),
-            advantages_S=np.concatenate([self.advantages_L, advantages_U]),
-            weights_S=weights * lengths.sum() / (weights * lengths).sum(),
-            chosen=np.arange(len(samples)),
-            behavior=None,
-        )
+def _targets(replay: Sequence[_Replayed], values_PK: Floats) -> Floats:
+    """Targets [R, K] of the listed moves that were played."""
+    found = []
+    for turns, _, shares_M, pairs_M in replay:
+        targets_SK = turns.targets(turns.means(shares_M, values_PK[pairs_M]))
+        found.append(targets_SK[turns.listed_S])
+    return np.concatenate(found)
 
 
-def _scored(scorer: Scorer, lists: Sequence[Sequence[TokenSample]]) -> list[list[Tensor]]:
-    """Log-probabilities of lists of samples under the current policy, in one pass."""
-    keys = [[key_of(each) for each in samples] for samples in lists]
-    asked = dict(zip(chain(*keys), chain(*lists), strict=True))
+def _numbered(replay: Sequence[Transitions]) -> tuple[list[Ints], list[Pair]]:
+    """Return the pairs of all updates without duplicates, and each update's indices in them."""
+    numbers: dict[Key, int] = {}
+    places = [
+        np.array([numbers.setdefault(key, len(numbers)) for key in each.pair_keys])
+        for each in replay
+    ]
+    keys = chain.from_iterable(each.pair_keys for each in replay)
+    pairs = dict(zip(keys, chain.from_iterable(each.pairs for each in replay), strict=True))
+    return places, [pairs[key] for key in numbers]
+
+
+def _scored(scorer: Scorer, lists: Sequence[Sequence[Pair]]) -> list[list[Tensor]]:
+    """Log-probabilities of lists of answers under the current policy, in one pass."""
+    keys = [[each.key[1:] for each in pairs] for pairs in lists]
+    asked = dict(zip(chain(*keys), (pair.tokens for pair in chain(*lists)), strict=True))
     found = dict(zip(asked, scorer.logprobs([*asked.values()]), strict=True))
     return [[found[key] for key in row] for row in keys]
+
+
+def _mismatch(batch: FlatBatch, visits: Visits) -> dict[str, float | None]:
+    """Difference of learner and engine in the log-probabilities of the sampled listed moves."""
+    turns = visits.turns
+    listed = np.flatnonzero(turns.listed_S)
+    if not len(listed):
+        return {}
+    answers = turns.answers_M[turns.chosen_S[listed]]
+    own_N = torch.cat([visits.logprobs[index] for index in answers])
+    engine_N = torch.cat([batch.behavior_logprobs[index] for index in listed])
+    return {
+        "learn/mismatch_kl": float(kl_estimates(own_N, engine_N).mean()),
+        "learn/mismatch_abs_mean": float((own_N - engine_N).abs().mean()),
+        "learn/mismatch_abs_max": float((own_N - engine_N).abs().max()),
+    }

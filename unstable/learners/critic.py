@@ -71,7 +71,9 @@ class Critic(ABC):
         """The state [S, D] of each turn."""
 
     @abstractmethod
-    def estimate(self, batch: FlatBatch, rewards_S: Floats, scorer: Scorer) -> Estimate:
+    def estimate(
+        self, batch: FlatBatch, rewards_S: Floats, scorer: Scorer, *, learns: bool = True
+    ) -> Estimate:
         """Advantages along a seat's turns, by the values that a batch has before its first step."""
 
     def estimated(
@@ -140,7 +142,9 @@ class ValueCritic(Critic):
         """Return the states at the ends of the prompts."""
         return scores.states_SD
 
-    def estimate(self, batch: FlatBatch, rewards_S: Floats, scorer: Scorer) -> Estimate:
+    def estimate(
+        self, batch: FlatBatch, rewards_S: Floats, scorer: Scorer, *, learns: bool = True
+    ) -> Estimate:
         """The targets are the values plus the advantages, before these are normalized."""
         config = self.config
         with self.in_place():

@@ -48,6 +48,7 @@ from unstable.learners.regularization import (
     regularized,
 )
 from unstable.learners.scoring import Scorer
+from unstable.learners.value_models import AdapterValues, ValueModel, ValueNetwork
 from unstable.models.checkpoint import Snapshot, copied, fitting, read_average, read_checkpoint
 from unstable.types import Adapter, Batch, MeanLoss, PlayerId, TokenSample, Update
 from unstable.types.seeds import derive_seed
@@ -100,10 +101,15 @@ class PolicyLearner:
         critic = getattr(algorithm, "critic", None)
         self.critic: Critic | ActionCritic | None = None
         if isinstance(critic, ActionCriticConfig):
-            self.critic = ActionCritic(critic, seed)
+            self.critic = ActionCritic(critic, self._value_model(critic), seed)
         elif critic is not None:
             self.critic = ValueCritic(critic, self.policy, self.optimizer)
         self._prepare = Preparation(learner, self.scorer, self.others, self.critic)
+
+    def _value_model(self, critic: ActionCriticConfig) -> ValueModel:
+        if critic.kind == "adapter":
+            return AdapterValues(self.policy, self.scorer, self.micro_batches)
+        return ValueNetwork(derive_seed(self.seed, "value network") % 2**31)
 
     def update(self, batch: Batch) -> Update:
         """Train on the batch, which makes the next version.
@@ -156,7 +162,8 @@ class PolicyLearner:
         """
         metrics = None if self.critic is None else self.critic.metrics
         # A copy of the algorithm, since reading a baseline updates it.
-        prepared = self._prepare(FlatBatch(batch), deepcopy(self.algorithm), self.coefficients)
+        algorithm = deepcopy(self.algorithm)
+        prepared = self._prepare(FlatBatch(batch), algorithm, self.coefficients, learns=False)
         if self.critic is not None and metrics is not None:
             self.critic.metrics = metrics
         if not prepared.atoms:
@@ -227,9 +234,7 @@ class PolicyLearner:
         states_SD = None if critic is None else critic.states(scores).detach()
         del scores, aims  # frees their hidden states
         cap = batch.algorithm.config.importance_cap
-        loss = batch.algorithm.loss(tokens)
-        if not getattr(batch.algorithm, "mirror", False):
-            loss = regularized(loss, tokens, batch.coefficients, cap)
+        loss = regularized(batch.algorithm.loss(tokens), tokens, batch.coefficients, cap)
         weight = float(each.counts)
         value = weight * loss.value
         value.backward()

@@ -175,11 +175,15 @@ class Preparation:
         self._reference = others.reference
 
     def __call__(
-        self, flat: FlatBatch, algorithm: Algorithm, coefficients: Coefficients
+        self,
+        flat: FlatBatch,
+        algorithm: Algorithm,
+        coefficients: Coefficients,
+        *,
+        learns: bool = True,
     ) -> PreparedBatch:
-        """Prepare a batch; updates the algorithm's baselines and counters."""
+        """Prepare a batch; updates baselines, and the action critic if it `learns`."""
         config, old, reading = self._config.algorithm, None, None
-        algorithm.coefficients = coefficients
         if self._reference is not None and config.kl_reward > 0:
             old = self._old_logprobs(algorithm, flat.token_samples, flat.behavior_logprobs)
             reading = self._reference.read(flat.token_samples)
@@ -194,7 +198,7 @@ class Preparation:
         if self._critic is None:
             estimate = Estimate(algorithm.advantages(flat, rewards_S))
         else:
-            estimate = self._critic.estimate(flat, rewards_S, self._scorer)
+            estimate = self._critic.estimate(flat, rewards_S, self._scorer, learns=learns)
         examples = estimate.examples or algorithm.examples(flat, estimate.advantages_S)
         if self._config.env_weights == "spread":
             spread = spread_weights(flat.rewards_S, flat.roles_S)

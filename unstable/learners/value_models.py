@@ -1,0 +1,173 @@
+"""Models of a critic: values for each seat of states with moves."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from unstable.learners.batch import Floats
+from unstable.learners.micro_batches import MicroBatches
+from unstable.learners.model.policy import Policy, Scores
+from unstable.learners.model.trained import TrainedCopy
+from unstable.learners.scoring import Scorer
+from unstable.learners.turns import MOST_SEATS, Pair
+from unstable.types import TokenSample
+
+_FEATURES = 2048
+_WIDTH = 128
+
+
+class ValueModel(ABC):
+    """Values [P, K] of pairs for K seats; `take` the pairs, then read or train on their values."""
+
+    @property
+    @abstractmethod
+    def parameters(self) -> list[nn.Parameter]:
+        """The trained parameters."""
+
+    @abstractmethod
+    def take(self, pairs: Sequence[Pair]) -> None:
+        """Replace the pairs."""
+
+    @abstractmethod
+    def values(self) -> Floats:
+        """Return the values of all pairs, without a gradient."""
+
+    @abstractmethod
+    def backward(self, rows_B: Tensor, targets_BK: Tensor, known_BK: Tensor) -> float:
+        """Backpropagate the mean squared error of the pairs with these indices; returns it.
+
+        Unknown targets have no error.
+        """
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state that a checkpoint saves."""
+
+    @abstractmethod
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a state that `state_dict` returned."""
+
+
+class ValueNetwork(ValueModel):
+    """A multilayer perceptron on the token ids of a state and a move, by their places.
+
+    It suits short texts in which equal facts have equal places, such as the cells of a board. Each
+    token at each place has an embedding, in the order of first occurrence; beyond the first 2,047
+    they share embeddings. The last layer is initialized to 0. It runs on the CPU.
+    """
+
+    def __init__(self, seed: int) -> None:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            embedding = nn.EmbeddingBag(_FEATURES, _WIDTH, mode="sum", padding_idx=0)
+            hidden, head = nn.Linear(_WIDTH, _WIDTH), nn.Linear(_WIDTH, MOST_SEATS)
+            nn.init.normal_(embedding.weight, std=0.3)
+        nn.init.zeros_(head.weight)
+        nn.init.zeros_(head.bias)
+        self._network = nn.Sequential(embedding, nn.ReLU(), hidden, nn.ReLU(), head)
+        self._numbers: dict[tuple[str | int, int], int] = {}  # of tokens at places
+        self._rows: dict[Any, list[int]] = {}  # features by pair
+        self._features_PF = torch.zeros(0, 0, dtype=torch.int64)
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        return list(self._network.parameters())
+
+    def take(self, pairs: Sequence[Pair]) -> None:
+        rows = {key: self._rows.get(key) or self._read(pair) for pair in pairs if (key := pair.key)}
+        features_PF = np.zeros((len(rows), max(map(len, rows.values()), default=0)), np.int64)
+        for row, features in zip(features_PF, rows.values(), strict=True):
+            row[: len(features)] = features
+        self._rows, self._features_PF = rows, torch.from_numpy(features_PF)
+
+    def _read(self, pair: Pair) -> list[int]:
+        """Return a pair's features: its env, and its tokens by place; 0 is padding."""
+        tokens, numbers = pair.tokens, self._numbers
+        moves = ((-1 - place, token) for place, token in enumerate(tokens.token_ids))
+        places: Iterable[tuple[str | int, int]] = [
+            (pair.env, 0),
+            *enumerate(tokens.prompt_ids),
+            *moves,
+        ]
+        return [1 + numbers.setdefault(each, len(numbers)) % (_FEATURES - 1) for each in places]
+
+    @torch.no_grad()
+    def values(self) -> Floats:
+        found = [self._network(part) for part in self._features_PF.split(8192)]
+        values: NDArray[np.float64] = torch.cat(found).double().numpy()
+        return values
+
+    def backward(self, rows_B: Tensor, targets_BK: Tensor, known_BK: Tensor) -> float:
+        errors_BK = (self._network(self._features_PF[rows_B]) - targets_BK) * known_BK
+        loss = (errors_BK**2).sum() / known_BK.sum()
+        loss.backward()
+        return float(loss.detach())
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"network": self._network.state_dict(), "numbers": [*self._numbers]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._network.load_state_dict(state["network"])
+        self._numbers = {tuple(each): number for number, each in enumerate(state["numbers"])}
+
+
+class AdapterValues(ValueModel):
+    """A linear layer on the base model with its own LoRA, which reads the text of state and move.
+
+    The layer, initialized to 0, reads the hidden state that predicts the last token of the move,
+    scaled to a mean square of 1.
+    """
+
+    def __init__(self, policy: Policy, scorer: Scorer, micro_batches: MicroBatches) -> None:
+        self._policy, self._scorer, self._micro_batches = policy, scorer, micro_batches
+        self._own = TrainedCopy(policy.trained)
+        self._head = nn.Linear(policy.width, MOST_SEATS, device=policy.device)
+        nn.init.zeros_(self._head.weight)
+        nn.init.zeros_(self._head.bias)
+        self._pairs: list[TokenSample] = []
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        return [*self._own.parameters, *self._head.parameters()]
+
+    def take(self, pairs: Sequence[Pair]) -> None:
+        self._pairs = [pair.tokens for pair in pairs]
+
+    def values(self) -> Floats:
+        with self._own.in_place():
+            values: Floats = self._scorer.values(self._pairs, self._of).double().numpy()
+        return values
+
+    def _of(self, scores: Scores) -> Tensor:
+        states_SD = scores.ends_SD.float()
+        values_SK: Tensor = self._head(F.rms_norm(states_SD, states_SD.shape[1:]))
+        return values_SK
+
+    def backward(self, rows_B: Tensor, targets_BK: Tensor, known_BK: Tensor) -> float:
+        """Call it on all ranks, each of which passes its share through the model."""
+        samples = [self._pairs[row] for row in rows_B.tolist()]
+        device, total = self._policy.device, torch.zeros(1, device=self._policy.device)
+        with self._own.in_place():
+            for indices, counts in self._micro_batches(samples):
+                inputs = self._policy.inputs([samples[index] for index in indices])
+                known_SK = known_BK[indices].to(device)
+                errors_SK = self._of(self._policy(inputs)) - targets_BK[indices].to(device)
+                loss = counts * ((errors_SK * known_SK) ** 2).sum() / known_BK.sum().to(device)
+                loss.backward()
+                total += loss.detach()
+        gradients = [each.grad for each in self.parameters if each.grad is not None]
+        self._micro_batches.ranks.sum_([total, *gradients])
+        return float(total)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"head": self._head.state_dict(), "own": self._own.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._head.load_state_dict(state["head"])
+        self._own.load_state_dict(state["own"])
