@@ -58,6 +58,7 @@ def make_sample(
     tokens: dict[str, Any] = {
         **{"prompt_ids": prompt_ids, "temperature": 1.0, "version": 0, "prompt_cut": 0},
         "moves": (Move(token_ids), Move(other)),
+        "state": [3, *prompt_ids],
     }
     completion: dict[str, Any] = {
         **{"token_ids": token_ids, "logprobs": [-1.0] * len(token_ids)},

@@ -1,4 +1,4 @@
-"""VRPO: advantages computed by hand, unbiased for any Q, and their gradient."""
+"""VRPO: transitions by hand, exact gradients over all moves, a critic that learns."""
 
 import math
 from itertools import product
@@ -11,43 +11,93 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.helpers.learners import VOCAB, Made, make_batch, make_learner, make_sample, token_sample
+from tests.helpers.learners import (
+    VOCAB,
+    Made,
+    assert_resumes_to_the_bit,
+    assert_sizes_agree,
+    make_batch,
+    make_learner,
+    make_sample,
+    solve_bandit,
+    token_sample,
+    unlike_batch,
+)
 from tests.helpers.mistakes import refused
-from unstable.contrib.algorithms.vrpo import Moves, action_advantages
 from unstable.learners.batch import FlatBatch
 from unstable.learners.model.packing import pack_samples
+from unstable.learners.turns import Transitions
 from unstable.types import Move, Reward
 
 HOT = 0.3  # temperature that makes the tiny model's answers vary
 ANSWERS = [[word, last] for word in range(VOCAB) for last in range(VOCAB)]
 LEGAL = [12 * word for word in (4, 5, 6)]  # indices of the answers that end with 0, for three words
 MOVES = tuple(Move(ANSWERS[place]) for place in LEGAL)
-OWN = {"normalize": "none", "sarsa_lambda": 1.0}
+KINDS = ["network", "adapter"]
 
 
-ROWS = st.lists(
-    st.tuples(*[st.floats(-5, 5)] * 3, st.booleans(), st.integers(0, 3)), min_size=1, max_size=12
-)  # reward, Q, V, is legal, trajectory
+def vrpo(**critic: Any) -> dict[str, Any]:
+    return {"name": "vrpo", "critic": {"steps": 3, "batch_size": 16, **critic}}
 
 
-@given(ROWS, st.floats(0.1, 1), st.floats(0, 1), st.randoms(use_true_random=False))
-def test_advantages_equal_brute_force_in_any_order(rows, gamma, decay, random) -> None:
-    turns = list(range(len(rows)))
-    random.shuffle(turns)
-    rewards, actions, values, legal, owners = (np.array(each) for each in zip(*rows, strict=True))
-    found, targets = action_advantages(
-        rewards, actions, values, legal, owners, turns, gamma=gamma, decay=decay
+def two_seats() -> FlatBatch:
+    """A game with turns of seats 0, 1, 0, whose last turns have the rewards 2 and -2."""
+    same: dict[str, Any] = {"game_id": 7, "moves": MOVES}
+    return FlatBatch(
+        make_batch(
+            [
+                make_sample([1, 2], [4, 0], 0.5, turn=3, **same),
+                make_sample([1, 3], [5, 0], 2.0, turn=5, **same),
+                make_sample([1, 4], [9, 9], -2.0, turn=4, seat=1, **same),
+            ]
+        )
     )
-    for place, (_, own, value, _, trajectory) in enumerate(rows):
-        later = [i for i, row in enumerate(rows) if row[4] == trajectory]
-        later = sorted((i for i in later if turns[i] >= turns[place]), key=turns.__getitem__)
-        total = 0.0
-        for k, i in enumerate(later):
-            after = rows[later[k + 1]][2] if k + 1 < len(later) else 0.0
-            taken_off = rows[i][1] if rows[i][3] or i == place else rows[i][2]
-            total += (gamma * decay) ** k * (rows[i][0] + gamma * after - taken_off)
-        assert found[place] == pytest.approx(own - value + decay * total, abs=1e-8)
-        assert targets[place] == pytest.approx(own + total, abs=1e-8)
+
+
+def test_transitions_of_state_follow_all_seats_and_of_view_its_own() -> None:
+    batch = two_seats()
+    whole = Transitions.of(batch, batch.turn_rewards_S, sees_state=True)
+    assert whole.next_S.tolist() == [2, -1, 1]
+    assert whole.rewards_SK[:, :2].tolist() == [[0.5, 0.0], [2.0, -2.0], [0.0, 0.0]]
+    assert whole.known_SK[:, :3].tolist() == [[True, True, False]] * 3
+    assert whole.chosen_S.tolist() == [0, 4, -1]
+    assert [pair.tokens.prompt_ids for pair in whole.pairs[::3]] == [
+        [3, 1, 2],
+        [3, 1, 3],
+        [3, 1, 4],
+    ]
+
+    own = Transitions.of(batch, batch.turn_rewards_S, sees_state=False)
+    assert own.next_S.tolist() == [1, -1, -1]
+    assert own.rewards_SK[:, :2].tolist() == [[0.5, 0.0], [2.0, 0.0], [0.0, -2.0]]
+    assert own.known_SK[:, :2].tolist() == [[True, False]] * 2 + [[False, True]]
+    assert [pair.tokens.prompt_ids for pair in own.pairs[::3]] == [[1, 2], [1, 3], [1, 4]]
+
+    values_SK = np.arange(48.0).reshape(3, 16)
+    assert whole.targets(values_SK)[:, :2].tolist() == [[32.5, 33.0], [2.0, -2.0], [16.0, 17.0]]
+    assert whole.sums_to_end(np.ones((3, 1)))[:, 0].tolist() == [3.0, 1.0, 2.0]
+    logprobs = [torch.tensor([math.log(p), 0.0]) for p in (0.1, 0.1, 0.2, *[0.5] * 6)]
+    shares_M = whole.shares(logprobs)
+    assert shares_M == pytest.approx([0.25, 0.25, 0.5, *[1 / 3] * 6])
+    means_SK = whole.means(shares_M, np.arange(9.0)[:, None])
+    assert means_SK[:, 0] == pytest.approx([1.25, 4.0, 7.0])
+    copy = Transitions.unpacked(whole.packed)
+    assert copy.packed == whole.packed
+    assert copy.pair_keys == whole.pair_keys
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1)), min_size=1, max_size=12))
+def test_rewards_add_up_along_each_game(turns: list[tuple[int, int]]) -> None:
+    made = [
+        make_sample([1, index], [4, 0], float(index), turn=index, game_id=game, seat=seat)
+        for index, (game, seat) in enumerate(turns)
+    ]
+    batch = FlatBatch(make_batch(made))
+    for sees_state in (True, False):
+        found = Transitions.of(batch, batch.turn_rewards_S, sees_state=sees_state)
+        assert found.rewards_SK.sum() == pytest.approx(batch.turn_rewards_S.sum())
+        games = len({game for game, _ in turns}) if sees_state else len(set(turns))
+        assert (found.next_S < 0).sum() == games
 
 
 def logprobs(learner: Any, prompt: list[int]) -> Tensor:
@@ -60,7 +110,7 @@ def spoil(learner: Any) -> None:
     """Perturb the critic and the policy, so that neither is at its start."""
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
-        for parameter in (*learner.critic.head.parameters(), *learner.policy.trained.parameters):
+        for parameter in (*learner.critic.model.parameters, *learner.policy.trained.parameters):
             parameter += 0.3 * torch.randn(parameter.shape, generator=generator)
 
 
@@ -84,16 +134,15 @@ GAMES: list[tuple[int, int | None]] = [
 ]
 
 
-@pytest.mark.parametrize("kind", ["head", "adapter"])
-def test_mean_over_all_games_is_true_gradient_for_any_q(model, kind) -> None:
+@pytest.mark.parametrize(("kind", "sees"), [("network", "state"), ("adapter", "seat")])
+def test_corrected_mean_over_all_games_is_true_gradient_for_any_q(model, kind, sees) -> None:
     """All games of at most two turns, illegal answers too, weighted by the policy's probability."""
-    learner = make_learner(
-        model, algorithm={"name": "vrpo", "critic": OWN | {"kind": kind}}, micro_batch_size=512
-    )
+    critic = {"kind": kind, "sees": sees, "gradient": "sampled", "correction": 1.0}
+    learner = make_learner(model, algorithm=vrpo(**critic), micro_batch_size=512)
     spoil(learner)
     batch = FlatBatch(make_batch([s for i, each in enumerate(GAMES) for s in game(i, *each)]))
-    estimate = learner.critic.estimate(batch, batch.turn_rewards_S, learner.scorer)
-    assert estimate.values_S.std() > 0.1
+    estimate = learner.critic.estimate(batch, batch.turn_rewards_S, learner.scorer, learns=False)
+    assert learner.critic.metrics["learn/value_mean"] != 0.0
 
     first_A = logprobs(learner, [1, 2]).sum(1)
     second = {first: logprobs(learner, [1, 2, 3, first % 11]).sum(1) for first in LEGAL}
@@ -115,71 +164,137 @@ def test_mean_over_all_games_is_true_gradient_for_any_q(model, kind) -> None:
     assert max(each.abs().max() for each in expected) > 1e-2
 
 
-def test_update_gradient_is_gradient_of_expected_reward(model, gradients) -> None:
-    """One turn's answers, importance-weighted by their probabilities, give the exact gradient."""
-    algorithm = {"name": "vrpo", "critic": OWN, "importance_cap": 1e9, "aggregation": "turn"}
-    learner = make_learner(model, algorithm=algorithm, batch_size=144, micro_batch_size=50)
+@pytest.mark.parametrize("kind", KINDS)
+def test_step_over_all_moves_has_gradient_by_enumeration(model, gradients, kind) -> None:
+    """Turns with two prompts, one of them twice and one with an illegal answer."""
+    learner = make_learner(model, algorithm=vrpo(kind=kind, states=1), micro_batch_size=50)
     spoil(learner)
-    rewards = [math.sin(5 * index) for index in range(len(ANSWERS))]
-    logprobs_AT = logprobs(learner, [1, 2])
-    loss = -(logprobs_AT.sum(1).exp() * torch.tensor(rewards)).sum()
-    parameters = learner.policy.trained.parameters
-    expected = torch.cat([g.flatten() for g in torch.autograd.grad(loss, parameters)])
-    # The turn's loss is a mean over its two tokens: each weighs 2 x 144 x the answer's probability.
-    own_AT = logprobs_AT.detach().double()
-    sampled_AT = own_AT - own_AT.sum(1, keepdim=True) - math.log(2 * len(ANSWERS))
-    same: dict[str, Any] = {"temperature": HOT, "moves": MOVES}
-    samples = [
-        make_sample([1, 2], answer, reward, game_id=index, logprobs=own.tolist(), **same)
-        for index, (answer, reward, own) in enumerate(
-            zip(ANSWERS, rewards, sampled_AT, strict=True)
-        )
+    same: dict[str, Any] = {"temperature": HOT, "moves": MOVES, "logprobs": [-2.0, -0.1]}
+    turns = [
+        make_sample([1, 2], [4, 0], 1.0, **same),
+        make_sample([1, 2], [5, 0], -1.0, game_id=1, state=[9, 9], **same),
+        make_sample([1, 3], [6, 0], 0.5, game_id=2, **same),
+        make_sample([1, 3], [9, 0], -2.0, game_id=3, **same),
     ]
-
-    learner.update(make_batch(samples))
-    torch.testing.assert_close(gradients[0][: len(expected)], expected, atol=1e-5, rtol=1e-4)
-    assert expected.abs().max() > 1e-2
-
-
-def test_advantages_average_to_0_over_the_policys_moves(model) -> None:
-    learner = make_learner(model, algorithm={"name": "vrpo", "critic": OWN | {"sarsa_lambda": 0}})
-    spoil(learner)
-    samples = [
-        make_sample([1, 2, 3], move.token_ids, temperature=HOT, game_id=index, moves=MOVES)
-        for index, move in enumerate(MOVES)
-    ]
-    batch = FlatBatch(make_batch(samples))
-    estimate = learner.critic.estimate(batch, batch.turn_rewards_S, learner.scorer)
-    shares = logprobs(learner, [1, 2, 3]).detach().double().sum(1)[LEGAL].exp()
-    assert estimate.advantages_S.std() > 0.1
-    assert (shares / shares.sum()).numpy() @ estimate.advantages_S == pytest.approx(0.0, abs=1e-6)
-    assert (shares / shares.sum()).min() > 0.01
-
-
-def test_equal_moves_are_scored_once_and_illegal_answers_too() -> None:
-    samples = [
-        make_sample([1, 2], [4, 0], moves=MOVES),
-        make_sample([1, 2], [5, 0], moves=MOVES, game_id=1),
-        make_sample([1, 2], [9, 0], moves=MOVES, game_id=2),
-        make_sample([1, 3], [4, 0], moves=MOVES[:1], game_id=3),
-    ]
-    asked = Moves([each.sample.tokens for each in samples])
-    scored = [(each.prompt_ids, each.token_ids) for each in asked.answers]
-    assert scored == [
-        *(([1, 2], [word, 0]) for word in (4, 5, 6)),
-        *(([1, 3], [4, 0]), ([1, 2], [9, 0])),
-    ]
-    assert asked.legal_S.tolist() == [True, True, False, True]
-    shares = np.log([0.2, 0.1, 0.1, 0.5, 0.6])
-    actions, values = asked.values(shares, np.array([1.0, 2.0, 4.0, 8.0, 16.0]))
-    assert actions.tolist() == [1.0, 2.0, 16.0, 8.0]
-    assert values == pytest.approx([2.0, 2.0, 2.0, 8.0])  # (0.2 + 0.2 + 0.4) / 0.4
+    flat = FlatBatch(make_batch(turns))
+    truth = torch.zeros(())
+    learner.update(flat.batch)
+    critic = learner.critic
+    shares = {}
+    fresh = make_learner(model, algorithm=vrpo(kind=kind, states=1), micro_batch_size=50)
+    spoil(fresh)
+    estimate = critic.estimate(flat, flat.turn_rewards_S, fresh.scorer, learns=False)
+    values_PK = critic.model.values()
+    whole = Transitions.of(flat, flat.turn_rewards_S, sees_state=True)
+    for place, turn in enumerate(turns):
+        own = logprobs(fresh, turn.tokens.prompt_ids).sum(1)
+        likely = own[LEGAL].exp()
+        shares[place] = (likely / likely.sum()).detach().double()
+        rows = whole.pairs_M[whole.owners_M == place]
+        q = torch.from_numpy(values_PK[rows, 0])
+        value = float(shares[place] @ q)
+        if place == 3:
+            illegal = own[ANSWERS.index([9, 0])]
+            truth = truth + (-2.0 - value) * illegal
+            assert estimate.advantages_S[3] == pytest.approx(-2.0 - value)
+            likely = likely * 0
+        truth = truth + (likely * (q - value).float()).sum() if place < 3 else truth
+    for place in (3,):
+        own = logprobs(fresh, [1, 3]).sum(1)
+        rows = whole.pairs_M[whole.owners_M == place]
+        q = torch.from_numpy(values_PK[rows, 0])
+        truth = truth + (own[LEGAL].exp() * (q - shares[place] @ q).float()).sum()
+    expected = torch.cat(
+        [g.flatten() for g in torch.autograd.grad(-truth, fresh.policy.trained.parameters)]
+    )
+    found = gradients[0][: len(expected)]
+    cosine = torch.nn.functional.cosine_similarity(found, expected, dim=0)
+    assert cosine == pytest.approx(1.0, abs=1e-5)
+    assert expected.abs().max() > 1e-3
 
 
-def test_turns_without_legal_moves_are_rejected(model) -> None:
-    learner = make_learner(model, algorithm={"name": "vrpo"})
+@pytest.mark.parametrize("kind", KINDS)
+def test_critic_learns_values_of_moves_and_of_states_before_them(model, kind) -> None:
+    """Seat 1 answers 4 or 5 alike, seat 0 then wins by 4 and loses by 5; seat 0 moves first."""
+    rate = 1e-2 if kind == "network" else 5e-3
+    critic = {"kind": kind, "steps": 60, "batch_size": 32, "learning_rate": rate}
+    learner = make_learner(model, algorithm=vrpo(**critic), learning_rate=1e-9)
+    moves = (Move([4]), Move([5]))
+    for version in range(6):
+        made = []
+        for index, (first, second) in enumerate(product((4, 5), repeat=2)):
+            pay = 1.0 if second == 4 else -1.0
+            pay = pay if first == 4 else 0.5
+            same: dict[str, Any] = {"game_id": 4 * version + index, "moves": moves}
+            same["version"] = version
+            terminal = {"terminal": {"outcome": Reward(pay, pay)}}
+            minus = {"terminal": {"outcome": Reward(-pay, -pay)}}
+            made += [
+                make_sample([1, 2], [first], 0.0, state=[1], **same, **terminal),
+                make_sample(
+                    [1, 3], [second], 0.0, turn=1, seat=1, state=[2, first], **same, **minus
+                ),
+            ]
+        batch = make_batch(made, version)
+        learner.update(batch)
+    flat = FlatBatch(batch)
+    turns = Transitions.of(flat, flat.turn_rewards_S, sees_state=True)
+    learner.critic.model.take(turns.pairs)
+    values = learner.critic.model.values()[turns.pairs_M]
+    shares = logprobs_of(learner, [1, 3], moves)
+    mean = float(shares[0] - shares[1])
+    close = {"abs": 0.1 if kind == "network" else 0.2}
+    assert values[:2, 0] == pytest.approx([mean, 0.5], **close)
+    second = [row for row, owner in enumerate(turns.owners_M) if turns.seats_S[owner] == 1]
+    assert values[second[:2], 1] == pytest.approx([-1.0, 1.0], **close)
+    assert values[second[:2], 0] == pytest.approx([1.0, -1.0], **close)
+
+
+def logprobs_of(learner: Any, prompt: list[int], moves: tuple[Move, ...]) -> Tensor:
+    """Probabilities of the moves, normalized."""
+    answers = [token_sample(prompt, list(move.token_ids)) for move in moves]
+    shares = learner.policy(pack_samples(answers)).logprobs_N.detach().exp()
+    return shares / shares.sum()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_bandit_is_learned_from_random_play(model, kind) -> None:
+    critic = {"kind": kind, "steps": 10, "batch_size": 64}
+    solve_bandit(model, updates=32, algorithm=vrpo(**critic), learning_rate=2e-3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_save_and_load_between_updates_change_nothing(model, tmp_path, kind) -> None:
+    def learner() -> Any:
+        return make_learner(model, algorithm=vrpo(kind=kind, replay=3), epochs=2)
+
+    assert_resumes_to_the_bit(learner, unlike_batch, tmp_path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_micro_batches_do_not_change_the_gradients(model, gradients, kind) -> None:
+    options = {"algorithm": vrpo(kind=kind) | {"kl_loss": 0.1, "entropy": 0.1}, "batch_size": 60}
+    batches = [unlike_batch(version) for version in range(2)]
+    assert_sizes_agree(gradients, model, batches, sizes=(12, 5, 1), epochs=2, **options)
+
+
+def test_loss_on_other_turns_leaves_critic_unchanged(model) -> None:
+    learner = make_learner(model, algorithm=vrpo(kind="network"))
+    learner.update(unlike_batch(0))
+    before = learner.snapshot().state["algorithm"]["critic"]
+    assert learner.loss_on(unlike_batch(1)).tokens > 0
+    after = learner.snapshot().state["algorithm"]["critic"]
+    assert after["replay"] == before["replay"]
+    for name, value in before["model"]["network"].items():
+        assert torch.equal(value, after["model"]["network"][name])
+
+
+@pytest.mark.parametrize(("sees", "kept"), [("state", "state"), ("seat", "legal")])
+def test_turns_without_moves_or_state_are_rejected(model, sees, kept) -> None:
+    learner = make_learner(model, algorithm=vrpo(sees=sees))
+    lacking = {"moves": ()} if sees == "seat" else {"state": []}
     refused(
-        "1 of 2 turns were recorded without legal moves",
+        f"1 of 2 turns were recorded without sampling.moves = {kept}; start a new run",
         learner.update,
-        make_batch([make_sample([1], [4]), make_sample([1], [4], moves=())]),
+        make_batch([make_sample([1], [4]), make_sample([1], [4], **lacking)]),
     )

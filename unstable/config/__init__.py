@@ -11,13 +11,13 @@ from unstable.config.algorithm import (
     Divergence,
     MovesKept,
     TeacherConfig,
+    records,
 )
 from unstable.config.algorithms import (
     ALGORITHMS,
     A2CConfig,
     ActionCriticConfig,
     Aggregation,
-    AnyCriticConfig,
     CISPOConfig,
     ClippedConfig,
     CriticConfig,

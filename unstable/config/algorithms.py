@@ -110,8 +110,8 @@ class CISPOConfig(ClippedConfig):
     clip_high: PositiveFloat = 4.0
 
 
-class AnyCriticConfig(Section):
-    """Fields that all critics share."""
+class CriticConfig(Section):
+    """Critic that estimates the value of each turn's observation."""
 
     kind: Literal["head", "adapter"] = "head"
     """head: layer on the policy's detached hidden state; adapter: separate LoRA (second pass)"""
@@ -121,11 +121,6 @@ class AnyCriticConfig(Section):
     """discount between two consecutive turns of a seat"""
     normalize: Normalize = "zscore"
     """normalization of advantages within each env and batch: none, center, or zscore"""
-
-
-class CriticConfig(AnyCriticConfig):
-    """Critic that estimates the value of each turn's observation."""
-
     gae_lambda: Share = 0.95
     """lambda of generalized advantage estimation (GAE); 1: returns minus values"""
 
@@ -143,6 +138,8 @@ class ActionCriticConfig(Section):
     """weight of later errors of the critic in a sampled move's advantage; 1: unbiased, noisy"""
     states: PositiveInt = 3
     """updates whose states the gradient over all moves covers; at most replay"""
+    visits: Share = 1.0
+    """exponent of a prompt's visits in its weight; 0: all prompts count alike"""
     replay: PositiveInt = 30
     """updates whose turns the critic learns from"""
     steps: PositiveInt = 80

@@ -78,7 +78,7 @@ class ActionCritic:
         if config.gradient == "sampled":
             return Estimate(normalize_by_env(advantages_S, batch.envs_S, config.normalize))
         moves = MovesVisited.of(visits)
-        examples = moves.examples(batch, unlisted, advantages_S[unlisted])
+        examples = moves.examples(batch, unlisted, advantages_S[unlisted], config.visits)
         return Estimate(
             advantages_S, examples=examples, logprobs=[*moves.logprobs, *others_logprobs]
         )
@@ -119,7 +119,10 @@ class ActionCritic:
         values_M = values_MK[np.arange(len(owners_M)), seats_S[owners_M]]
         advantages_M, advantages_S = values_M - values_S[owners_M], played_S - values_S
         if self.config.correction:
-            rest_S = turns.sums_to_end(targets_SK - played_SK)[everyone, seats_S]
+            # Answers that are not listed are no part of the values before them: all is an error.
+            errors_SK = targets_SK - np.where(listed_S1, played_SK, values_SK)
+            sums_SK = turns.sums_to_end(errors_SK) - np.where(listed_S1, 0.0, errors_SK)
+            rest_S = sums_SK[everyone, seats_S]
             advantages_S = advantages_S + self.config.correction * rest_S
             chosen_L, rest_L = turns.chosen_S[turns.listed_S], rest_S[turns.listed_S]
             advantages_M[chosen_L] += self.config.correction * rest_L / each.shares_M[chosen_L]

@@ -1,6 +1,5 @@
 """The critic: values of observations, and the advantages computed from them."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
@@ -8,7 +7,7 @@ from typing import Any, NamedTuple
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from unstable.config import AnyCriticConfig, CriticConfig
+from unstable.config import CriticConfig
 from unstable.learners.advantages import (
     explained_variance,
     generalized_advantages,
@@ -16,7 +15,7 @@ from unstable.learners.advantages import (
 )
 from unstable.learners.batch import Examples, FlatBatch, Floats
 from unstable.learners.losses import value_loss
-from unstable.learners.model.policy import Policy, Scores
+from unstable.learners.model.policy import Policy
 from unstable.learners.model.trained import TrainedCopy
 from unstable.learners.optimizer import PolicyOptimizer
 from unstable.learners.scoring import Scorer
@@ -33,15 +32,15 @@ class Estimate(NamedTuple):
     logprobs: list[Tensor] | None = None  # of the examples, under the policy before the update
 
 
-class Critic(ABC):
-    """A linear layer, initialized to 0, on a last hidden state of each turn.
+class Critic:
+    """V(o): a linear layer, initialized to 0, on the hidden state where a turn's prompt ends.
 
     The state is the policy's, which gets no gradient from it, or the state of the critic's own copy
     of the trained parameters, which steps at the policy's rate and costs an extra pass. It is
     scaled to a mean square of 1, as models differ in the length of their states.
     """
 
-    def __init__(self, config: AnyCriticConfig, policy: Policy, optimizer: PolicyOptimizer) -> None:
+    def __init__(self, config: CriticConfig, policy: Policy, optimizer: PolicyOptimizer) -> None:
         self.config = config
         self.policy = policy
         self.metrics: dict[str, float | None] = {}  # before the update
@@ -62,36 +61,28 @@ class Critic(ABC):
         values_S1: Tensor = self.head(F.rms_norm(states_SD.float(), states_SD.shape[1:]))
         return values_S1[:, 0]
 
-    @abstractmethod
-    def read(self, samples: Sequence[TokenSample]) -> list[TokenSample]:
-        """Return the tokens of each turn that the critic reads."""
+    def estimate(self, batch: FlatBatch, rewards_S: Floats, scorer: Scorer) -> Estimate:
+        """Generalized advantages by the values that a batch has before its first step.
 
-    @abstractmethod
-    def states(self, scores: Scores) -> Tensor:
-        """The state [S, D] of each turn."""
-
-    @abstractmethod
-    def estimate(
-        self, batch: FlatBatch, rewards_S: Floats, scorer: Scorer, *, learns: bool = True
-    ) -> Estimate:
-        """Advantages along a seat's turns, by the values that a batch has before its first step."""
-
-    def estimated(
-        self,
-        batch: FlatBatch,
-        advantages_S: Floats,
-        values_S: Floats,
-        targets_S: Floats,
-        returns_S: Floats,
-    ) -> Estimate:
-        """The estimate, its advantages normalized as the config says; sets the metrics."""
+        Schulman et al. 2015, https://arxiv.org/abs/1506.02438. The targets are the values plus the
+        advantages, before these are normalized. Sets the metrics.
+        """
+        config = self.config
+        with self.in_place():
+            turns = _prompts(batch.token_samples)
+            values = scorer.values(turns, lambda scores: self.values(scores.states_SD))
+        values_S: Floats = values.double().numpy()
+        turns_S = [sample.turn for sample in batch.samples]
+        steps = (rewards_S, values_S, batch.trajectories_S, turns_S)
+        advantages_S = generalized_advantages(*steps, gamma=config.gamma, decay=config.gae_lambda)
+        residuals_S = generalized_advantages(*steps, gamma=config.gamma, decay=1.0)
         self.metrics = {
             "learn/value_mean": float(values_S.mean()),
-            "learn/value_loss": float(((targets_S - values_S) ** 2).mean()) / 2,
-            "learn/explained_variance": explained_variance(values_S, returns_S - values_S),
+            "learn/value_loss": float((advantages_S**2).mean()) / 2,
+            "learn/explained_variance": explained_variance(values_S, residuals_S),
         }
-        advantages_S = normalize_by_env(advantages_S, batch.envs_S, self.config.normalize)
-        return Estimate(advantages_S, values_S, targets_S)
+        normalized_S = normalize_by_env(advantages_S, batch.envs_S, config.normalize)
+        return Estimate(normalized_S, values_S, values_S + advantages_S)
 
     def backward(
         self,
@@ -109,7 +100,7 @@ class Critic(ABC):
         """
         with self.in_place():
             if self.own is not None:
-                states_SD = self.states(self.policy(self.policy.inputs(self.read(samples))))
+                states_SD = self.policy(self.policy.inputs(_prompts(samples))).states_SD
             loss = weight * value_loss(self.values(states_SD), targets_S, normalizer=num_turns)
             loss.backward()
         return loss.detach()
@@ -126,35 +117,6 @@ class Critic(ABC):
             self.own.load_state_dict(state["own"])
 
 
-class ValueCritic(Critic):
-    """V(o), of the state where a turn's prompt ends, and generalized advantages.
-
-    Schulman et al. 2015, https://arxiv.org/abs/1506.02438.
-    """
-
-    config: CriticConfig
-
-    def read(self, samples: Sequence[TokenSample]) -> list[TokenSample]:
-        """Return the prompts without answers."""
-        return [TokenSample(prompt_ids=sample.prompt_ids, segments=()) for sample in samples]
-
-    def states(self, scores: Scores) -> Tensor:
-        """Return the states at the ends of the prompts."""
-        return scores.states_SD
-
-    def estimate(
-        self, batch: FlatBatch, rewards_S: Floats, scorer: Scorer, *, learns: bool = True
-    ) -> Estimate:
-        """The targets are the values plus the advantages, before these are normalized."""
-        config = self.config
-        with self.in_place():
-            turns = self.read(batch.token_samples)
-            values = scorer.values(turns, lambda scores: self.values(self.states(scores)))
-        values_S: Floats = values.double().numpy()
-        turns_S = [sample.turn for sample in batch.samples]
-        steps = (rewards_S, values_S, batch.trajectories_S, turns_S)
-        advantages_S = generalized_advantages(*steps, gamma=config.gamma, decay=config.gae_lambda)
-        residuals_S = generalized_advantages(*steps, gamma=config.gamma, decay=1.0)
-        return self.estimated(
-            batch, advantages_S, values_S, values_S + advantages_S, values_S + residuals_S
-        )
+def _prompts(samples: Sequence[TokenSample]) -> list[TokenSample]:
+    """Return the prompts without answers."""
+    return [TokenSample(prompt_ids=sample.prompt_ids, segments=()) for sample in samples]

@@ -21,7 +21,7 @@ from unstable.learners.algorithm import Imitation
 from unstable.learners.algorithms import algorithm_class
 from unstable.learners.batch import Examples, FlatBatch, Ints
 from unstable.learners.columns import Columns, Layout
-from unstable.learners.critic import Critic, ValueCritic
+from unstable.learners.critic import Critic
 from unstable.learners.metrics import (
     ENTROPIES,
     LOGPROBS,
@@ -103,7 +103,7 @@ class PolicyLearner:
         if isinstance(critic, ActionCriticConfig):
             self.critic = ActionCritic(critic, self._value_model(critic), seed)
         elif critic is not None:
-            self.critic = ValueCritic(critic, self.policy, self.optimizer)
+            self.critic = Critic(critic, self.policy, self.optimizer)
         self._prepare = Preparation(learner, self.scorer, self.others, self.critic)
 
     def _value_model(self, critic: ActionCriticConfig) -> ValueModel:
@@ -231,7 +231,7 @@ class PolicyLearner:
         tokens = batch.tokens(each, scores)
         entropies_N = scores.entropies_N
         critic = self.critic if isinstance(self.critic, Critic) else None
-        states_SD = None if critic is None else critic.states(scores).detach()
+        states_SD = None if critic is None else scores.states_SD.detach()
         del scores, aims  # frees their hidden states
         cap = batch.algorithm.config.importance_cap
         loss = regularized(batch.algorithm.loss(tokens), tokens, batch.coefficients, cap)

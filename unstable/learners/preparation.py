@@ -197,8 +197,10 @@ class Preparation:
         )
         if self._critic is None:
             estimate = Estimate(algorithm.advantages(flat, rewards_S))
-        else:
+        elif isinstance(self._critic, ActionCritic):
             estimate = self._critic.estimate(flat, rewards_S, self._scorer, learns=learns)
+        else:
+            estimate = self._critic.estimate(flat, rewards_S, self._scorer)
         examples = estimate.examples or algorithm.examples(flat, estimate.advantages_S)
         if self._config.env_weights == "spread":
             spread = spread_weights(flat.rewards_S, flat.roles_S)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from msgspec import convert, msgpack
@@ -111,7 +111,7 @@ class Transitions:
         """Return the transitions that `packed` had."""
         columns = msgpack.decode(packed)
         types = {"pairs": list[Pair], "answers": list[Pair], "roles_S": list[Role]}
-        found = {
+        found: dict[str, Any] = {
             name: convert(value, types[name]) if name in types else np.array(value)
             for name, value in columns.items()
         }
