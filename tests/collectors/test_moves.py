@@ -13,13 +13,16 @@ from unstable.prompts import write_answer
 from unstable.records.games import game_body, read_game
 from unstable.types import GameResult, Turn
 
+TICTACTOE = "TicTacToe-v0"
+LEDUC = "unstable.games.catalog.leduc:Leduc"
 
-async def games(moves: str, *, isolated: bool = False) -> list[GameResult]:
-    game = {"env": "TicTacToe-v0", "prompt": "answer", "isolated": isolated}
+
+async def games(moves: str, *, env: str = TICTACTOE, isolated: bool = False) -> list[GameResult]:
+    game = {"env": env, "name": "game", "prompt": "answer", "isolated": isolated}
     config = {"games": [game], "sampling": {"moves": moves}}
     playing = collector(Scripted(), **config)
     try:
-        found = await played(playing.play(specs(3, ("main@0", "main@1"), env="TicTacToe-v0")))
+        found = await played(playing.play(specs(3, ("main@0", "main@1"), env="game")))
     finally:
         await playing.close()
     assert all(isinstance(each, GameResult) for each in found)
@@ -46,6 +49,29 @@ async def test_turn_records_legal_moves_and_expert_shares(isolated: bool) -> Non
             assert sum(shares) == pytest.approx(1.0)
             again.step(turn.answer.action)
         assert result.turns
+
+
+@pytest.mark.parametrize("isolated", [False, True])
+async def test_state_is_recorded_and_part_of_no_prompt(isolated: bool) -> None:
+    """The state of Leduc has both cards; prompts are those of a run without recorded states."""
+    config = GameConfig(env=LEDUC, name="game", prompt="answer")
+    prompts = collector(Scripted(), games=[config.model_dump()]).prompts["game"]
+    for result, plain in zip(
+        await games("state", env=LEDUC, isolated=isolated),
+        await games("none", env=LEDUC),
+        strict=True,
+    ):
+        game = Game(config, result.spec.seed)
+        for turn, other in zip(result.turns, plain.turns, strict=True):
+            observation = game.observe()
+            state, sampled = game.whole_state(), turn.answer.sampled
+            assert sampled is not None and other.answer.sampled is not None
+            assert sampled.state == prompts.encode_state(state) != []
+            assert sampled.prompt_ids == prompts.build(observation).ids
+            assert sampled.prompt_ids == other.answer.sampled.prompt_ids
+            assert state[2:4] not in prompts.decode(sampled.prompt_ids)
+            assert len(sampled.moves) == len(game.legal_moves())
+            game.step(turn.answer.action)
 
 
 async def test_move_is_identified_by_its_tokens() -> None:

@@ -260,7 +260,7 @@ def test_games_of_several_runs_are_mixed(run: RunFolder, tmp_path: Path) -> None
             "buffer.rewards: recorded games keep their recorded rewards; leave it out",
         ),
         ({"learn.held_out": 1.0}, "learn.held_out = 1.0: input should be less than 1"),
-        ({"learner.algorithm.name": "vrpo"}, "'vrpo' requires sampling.moves = 'legal', but "),
+        ({"learner.algorithm.name": "vrpo"}, "'vrpo' requires sampling.moves = 'state', but "),
         ({"learner.algorithm.name": "distill"}, "'distill' requires sampling.moves = 'expert', "),
         ({"learn.pairs": "none.jsonl"}, "learn.pairs: reinforce does not support pairs; choose"),
         (

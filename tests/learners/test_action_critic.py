@@ -110,7 +110,9 @@ def spoil(learner: Any) -> None:
     """Perturb the critic and the policy, so that neither is at its start."""
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
-        for parameter in (*learner.critic.model.parameters, *learner.policy.trained.parameters):
+        for parameter in learner.critic.model.parameters:
+            parameter += 0.1 * torch.randn(parameter.shape, generator=generator)
+        for parameter in learner.policy.trained.parameters:
             parameter += 0.3 * torch.randn(parameter.shape, generator=generator)
 
 
@@ -160,7 +162,7 @@ def test_corrected_mean_over_all_games_is_true_gradient_for_any_q(model, kind, s
     expected = torch.autograd.grad(truth, parameters, retain_graph=True)
     found = torch.autograd.grad(surrogate, parameters)
     for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(one, other, atol=5e-5, rtol=1e-4)  # values of some 100
     assert max(each.abs().max() for each in expected) > 1e-2
 
 

@@ -62,7 +62,10 @@ CASES: list[tuple[dict[str, Any], Any]] = [  # algorithm, and its advantages com
     ({"name": "ppo", "critic": None, "normalize": "none"}, turn_rewards),
     ({"name": "ppo", "critic": PLAIN_CRITIC}, turn_rewards),
     ({"name": "a2c", "critic": PLAIN_CRITIC}, turn_rewards),
-    ({"name": "vrpo", "critic": {"sees": "seat", "correction": 1.0, "steps": 1}}, turn_rewards),
+    (
+        {"name": "vrpo", "critic": {"sees": "seat", "correction": 1.0, "learning_rate": 1e-12}},
+        turn_rewards,
+    ),
     ({"name": "rft"}, lambda: np.eye(len(turn_rewards()))[0]),  # the first of equal turns
     ({"name": "distill"}, lambda: np.zeros(len(turn_rewards()))),  # rewards are ignored
     *(

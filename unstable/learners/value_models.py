@@ -16,7 +16,7 @@ from unstable.learners.model.policy import Policy, Scores
 from unstable.learners.model.trained import TrainedCopy
 from unstable.learners.scoring import Scorer
 from unstable.learners.turns import MOST_SEATS, Pair
-from unstable.types import TokenSample
+from unstable.types import Segment, TokenSample
 
 _FEATURES = 2048
 _WIDTH = 128
@@ -120,8 +120,8 @@ class ValueNetwork(ValueModel):
 class AdapterValues(ValueModel):
     """A linear layer on the base model with its own LoRA, which reads the text of state and move.
 
-    The layer, initialized to 0, reads the hidden state that predicts the last token of the move,
-    scaled to a mean square of 1.
+    The layer, initialized to 0, reads the last hidden state after the move, scaled to a mean square
+    of 1.
     """
 
     def __init__(self, policy: Policy, scorer: Scorer, micro_batches: MicroBatches) -> None:
@@ -137,7 +137,7 @@ class AdapterValues(ValueModel):
         return [*self._own.parameters, *self._head.parameters()]
 
     def take(self, pairs: Sequence[Pair]) -> None:
-        self._pairs = [pair.tokens for pair in pairs]
+        self._pairs = [_with_next(pair.tokens) for pair in pairs]
 
     def values(self) -> Floats:
         with self._own.in_place():
@@ -171,3 +171,9 @@ class AdapterValues(ValueModel):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._head.load_state_dict(state["head"])
         self._own.load_state_dict(state["own"])
+
+
+def _with_next(tokens: TokenSample) -> TokenSample:
+    """Append a token, so that the state that predicts the last one has read the whole move."""
+    segments = (Segment(token_ids=[*tokens.token_ids, tokens.token_ids[-1]]),)
+    return TokenSample(prompt_ids=tokens.prompt_ids, segments=segments)
