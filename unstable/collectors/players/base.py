@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from unstable.config import FixedOpponent, GameConfig
+from unstable.games.game import Game
 from unstable.prompts import observation_text, shorten
 from unstable.types import Answer, Observation, SeatSpec
 
@@ -30,6 +31,9 @@ class Position(Protocol):
 
     def whole_state(self) -> str:
         """Return the whole state, which is recorded for a critic and never enters a prompt."""
+
+    def copies(self) -> Callable[[], Game]:
+        """Return a function that makes copies of the game; `ValueError` in another process."""
 
     def expert_moves(self) -> dict[str, float]:
         """Return probabilities of an expert's actions; `ValueError` without an expert."""
@@ -58,6 +62,10 @@ class ToldPosition:
     def whole_state(self) -> str:
         """Raise `ValueError`: the state is known in the game's process."""
         raise ValueError(f"{self.config.key}: the game's process has its state")
+
+    def copies(self) -> Callable[[], Game]:
+        """Raise `ValueError`: the game is in another process."""
+        raise ValueError(f"{self.config.key}: another process plays it, so it cannot be copied")
 
     def expert_moves(self) -> dict[str, float]:
         """Return the received probabilities; `ValueError` without any."""
