@@ -70,6 +70,5 @@ def test_other_games_are_refused(env: str) -> None:
 
 
 def test_payoffs_before_the_end_are_refused() -> None:
-    fixed = {"opponents": {"fixed": [{"kind": "mcts"}]}}
-    with pytest.raises(ConfigError, match="MCTS plays only games that pay at their end"):
-        check_games(parse({"games": [{"env": "open_spiel:2048", "seats": 1}], **fixed}))
+    with pytest.raises(ConfigError, match="^opponents.fixed.0 = 'mcts' in .*that pay at their end"):
+        mcts(GameConfig(env="open_spiel:2048", seats=1))

@@ -254,7 +254,7 @@ MISTAKES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"env": "ConnectFour-v0"}, {"values": "exact"}, "cannot be solved exactly"),
     ({"env": "TicTacToe-v0", "prompt": "think"}, {}, "makes the model reason"),
     ({"env": "TicTacToe-v0", "isolated": True}, {}, "set games.N.isolated to false"),
-    ({"env": "Taboo-v0"}, {}, "does not list its legal moves"),
+    ({"env": "TruthAndDeception-v0"}, {}, "does not list its legal moves"),
     (
         {
             "env": "unstable.games.catalog.kuhn:KuhnPoker",

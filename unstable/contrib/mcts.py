@@ -1,7 +1,7 @@
 """Monte Carlo tree search in OpenSpiel's games of perfect information, with random rollouts.
 
-OpenSpiel's own search (`open_spiel/algorithms/mcts.h`, as in `open_spiel.python.algorithms.mcts`):
-UCT (Kocsis and Szepesvari, 2006) that backs up solved positions (MCTS-Solver, Winands et al., 2008).
+OpenSpiel's own search in C++, the same as in `open_spiel.python.algorithms.mcts`: UCT (Kocsis and
+Szepesvari, 2006) that backs up solved positions (MCTS-Solver, Winands et al., 2008).
 """
 
 from typing import Any
@@ -43,7 +43,7 @@ class MCTSPlayer(OpponentPlayer):
                 f"{place}: MCTS plays only OpenSpiel's games of perfect information "
                 "(open_spiel:NAME), whose seats move in turn; choose another opponent"
             )
-        if "TERMINAL" not in str(spiel.get_type().reward_model):
+        if spiel.get_type().reward_model.name != "TERMINAL":
             raise ConfigError(
                 f"{place}: MCTS plays only games that pay at their end; choose another opponent"
             )

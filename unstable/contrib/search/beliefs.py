@@ -128,8 +128,8 @@ class TreePositions:
     def belief(self, observation: Observation, policy: PolicyAt) -> Belief:
         """Return the posterior of the positions that a seat cannot distinguish.
 
-        `policy` plays all seats; it needs the decisions before these positions alone. By Bayes' rule
-        a position's probability is proportional to that of its draws of chance and its moves.
+        `policy` plays all seats; only decisions before these positions are looked up. By Bayes'
+        rule a position's probability is proportional to that of its draws of chance and its moves.
         If the policy reaches none of the positions, its moves do not count.
         """
         nodes = self.at(observation)

@@ -56,17 +56,16 @@ class CachedProbabilities:
         self._known: dict[tuple[Shown, tuple[str, ...]], list[float]] = {}
 
     async def of(self, questions: Sequence[Question]) -> list[list[float]]:
+        if len(self._known) > _MOST_KEPT:
+            self._known = {}
+        known = self._known  # of this call, even if another one begins anew
         keys = [(as_key(observation), tuple(moves)) for observation, moves in questions]
-        new = {
-            key: observation
-            for key, (observation, _) in zip(keys, questions, strict=True)
-            if key not in self._known
-        }
-        if len(self._known) + len(new) > _MOST_KEPT:
-            self._known, new = {}, dict(zip(keys, (each for each, _ in questions), strict=True))
+        pairs = zip(keys, questions, strict=True)
+        new = {key: observation for key, (observation, _) in pairs if key not in known}
         found = await asyncio.gather(*(self._ask(each, key[1]) for key, each in new.items()))
-        self._known |= zip(new, found, strict=True)
-        return [self._known[key] for key in keys]
+        for key, shares in zip(new, found, strict=True):
+            known.setdefault(key, shares)
+        return [known[key] for key in keys]
 
     async def _ask(self, observation: Observation, moves: Sequence[str]) -> list[float]:
         model = self._model
