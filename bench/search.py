@@ -1,7 +1,7 @@
 """Exact exploitability of a run's versions before and after search at the table.
 
 At each decision of a small game, the policy takes the mirror step of `kind: search`, with exact
-values and with values of rollouts. The search draws its rollouts anew at each visit, so it plays
+values and with values of rollouts. The search samples new rollouts at each visit, so it plays
 the mean of the steps, which is estimated from `--draws` of them. Illegal mass is spread over legal
 moves. Values and exploitability are in the game's payoff unit; eta multiplies outcomes.
 

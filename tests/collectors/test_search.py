@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from bench.search import TabularProbabilities, searched
+from tests.helpers.collector import collector, played, specs
 from tests.helpers.constrained import serving, sharp_model
-from tests.helpers.models import tiny_tokenizer
+from tests.helpers.models import random_adapter, tiny_tokenizer
 from tests.helpers.rows import every_row
 from tests.helpers.trees import KUHN, LEDUC, drawn, tree_of
 from unstable.collectors.players import player_class
@@ -32,7 +33,7 @@ from unstable.games.game import Game
 from unstable.prompts import PromptBuilder, load_style
 from unstable.solving.best_response import Policy, PolicyValues, assess
 from unstable.solving.tree import Shown, as_key
-from unstable.types import PlayerId, SeatSpec
+from unstable.types import GameResult, PlayerId, SeatSpec
 
 KUHN_SCALE = 2.0
 PIG = GameConfig(env="PigDice-v0")
@@ -204,7 +205,7 @@ async def test_moves_follow_from_the_seed_and_scores_are_cached(game: GameConfig
 
 
 async def test_kuhn_player_mixes_by_the_exact_step_of_its_model() -> None:
-    """The mix of a real model is that of an independent step on the model's whole table."""
+    """The mix of a real model equals an independent step on the model's whole table."""
     async with serving(sharp_model()) as engine:
         model = local(engine, KUHN)
         player = search_player(model, KUHN, values="exact", eta=1.5)
@@ -283,3 +284,30 @@ def test_searchable_games_are_accepted() -> None:
     opponent = SearchOpponent(path="some")
     for game in (KUHN, LEDUC, NIM, PIG, GameConfig(env="ConnectFour-v0")):
         SearchPlayer.check(opponent, game, "opponents.fixed.0")
+
+
+async def test_collector_plays_and_records_search() -> None:
+    """Search sits in evaluation games, and teaches in training games, with its own adapter."""
+    game = {"env": KUHN.env, "args": KUHN.args, "name": "Kuhn", "prompt": "answer"}
+    fixed = [{"kind": "search", "path": "some/warm", "continuations": 4}]
+    sampling = {"moves": "expert", "expert": "search:warm"}
+    config = {"games": [game], "opponents": {"fixed": fixed}, "sampling": sampling}
+    model = sharp_model()
+    async with serving(model) as engine:
+        names = ("main@0", "checkpoint:search:warm")
+        for seed, name in enumerate(names):
+            await engine.load(random_adapter(model, name, seed))
+        playing = collector(engine, **config)
+        seats = ("main@0", "search:warm")
+        evaluated = specs(4, seats, env="Kuhn", purpose="eval")
+        for result in await played(playing.play(evaluated)):
+            assert isinstance(result, GameResult)
+            own = [turn for turn in result.turns if turn.player.name == "search:warm"]
+            assert all(turn.answer.sampled is None for turn in own)
+        trained = await played(playing.play(specs(4, ("main@0", "main@0"), env="Kuhn")))
+        turns = [turn for result in trained for turn in result.turns]
+        for turn in turns:
+            shares = [move.expert or 0.0 for move in turn.answer.sampled.moves]
+            assert sum(shares) == pytest.approx(1.0, abs=1e-6) and len(shares) == 2
+        await playing.close()
+    assert turns

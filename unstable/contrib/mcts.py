@@ -24,6 +24,8 @@ _MEMORY_MB = 1000
 class MCTSPlayer(OpponentPlayer):
     """A player that searches the game's own states; its games depend on their seeds alone."""
 
+    mixes = True
+
     def __init__(self, simulations: int) -> None:
         self._simulations = simulations
 

@@ -96,6 +96,8 @@ class OpponentPlayer:
     """True if each game needs its own player; else all games of an env share one."""
     waits = False
     """True if it may wait for something; `games.turn_timeout` then limits its turns."""
+    mixes = False
+    """True if it states its moves' probabilities by `mix`, so that it can be a teacher."""
     libraries: tuple[str, ...] = ()
     """Modules that it imports, loaded before any game because that may take seconds."""
 
@@ -114,6 +116,10 @@ class OpponentPlayer:
         return cls()
 
     async def act(self, observation: Observation, game: Position, seed: int) -> Answer:
+        raise NotImplementedError
+
+    async def mix(self, observation: Observation, game: Position, seed: int) -> dict[str, float]:
+        """Return the probability of each action, if the class `mixes`; others may be missing."""
         raise NotImplementedError
 
 

@@ -16,7 +16,7 @@ class Line(Protocol):
 
     @property
     def done(self) -> bool:
-        """Whether the game is over."""
+        """True if the game is over."""
 
     @property
     def outcomes(self) -> list[float]:
@@ -129,7 +129,7 @@ class TreePositions:
         """Return the posterior of the positions that a seat cannot distinguish.
 
         `policy` plays all seats; only decisions before these positions are looked up. By Bayes'
-        rule a position's probability is proportional to that of its draws of chance and its moves.
+        rule a position's probability is proportional to the product over its draws and moves.
         If the policy reaches none of the positions, its moves do not count.
         """
         nodes = self.at(observation)

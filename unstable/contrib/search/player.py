@@ -45,6 +45,8 @@ from unstable.types.seeds import derive_seed
 class SearchPlayer(OpponentPlayer):
     """A policy that searches before each move; its games depend on their seeds alone."""
 
+    mixes = True
+
     def __init__(self, opponent: SearchOpponent, game: GameConfig, model: ModelPlayer) -> None:
         self._opponent, self._game = opponent, game
         self._policy = CachedProbabilities(model)

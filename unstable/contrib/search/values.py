@@ -58,7 +58,7 @@ class CachedProbabilities:
     async def of(self, questions: Sequence[Question]) -> list[list[float]]:
         if len(self._known) > _MOST_KEPT:
             self._known = {}
-        known = self._known  # of this call, even if another one begins anew
+        known = self._known  # kept, even if another call clears the cache
         keys = [(as_key(observation), tuple(moves)) for observation, moves in questions]
         pairs = zip(keys, questions, strict=True)
         new = {key: observation for key, (observation, _) in pairs if key not in known}
