@@ -87,8 +87,8 @@ async def test_turn_records_the_shares_of_a_named_opponent() -> None:
     for result in await played(playing.play(listed)):
         assert isinstance(result, GameResult), result
         for turn in result.turns:
-            shares = [share for _, share in kept(turn)]
-            assert sorted(shares)[-1] == 1.0 and sum(filter(None, shares)) == 1.0
+            shares = [share or 0.0 for _, share in kept(turn)]
+            assert max(shares) == sum(shares) == 1.0
 
 
 @every_row(
