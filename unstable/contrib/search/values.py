@@ -15,6 +15,7 @@ from unstable.types import Observation
 Question = tuple[Observation, Sequence[str]]
 """An observation of the seat to move, and its legal actions."""
 _AT_ONCE = 64  # concurrent requests to the model
+_STEPPED_AT_ONCE = 64  # lines between yields to the event loop
 _MOST_KEPT = 200_000  # decisions
 
 
@@ -94,8 +95,7 @@ class RolloutValues:
         weights = [state.probability for state in belief]
         states = rng.choices(belief, weights, k=self._continuations)
         lines = [state.line(rng) for _ in moves for state in states]
-        for index, line in enumerate(lines):
-            line.step(moves[index // len(states)])
+        await _step(lines, [move for move in moves for _ in states])
         await self._play(lines, rng)
         outcomes = [line.outcomes[seat] for line in lines]
         size = len(states)
@@ -104,12 +104,18 @@ class RolloutValues:
     async def _play(self, lines: Sequence[Line], rng: Random) -> None:
         """Play all lines to the end, a turn of each at a time, so that their prompts batch."""
         while lines := [line for line in lines if not line.done]:
-            await asyncio.sleep(0)  # let games continue
             questions = [(line.observe(), line.legal_moves()) for line in lines]
             shares = await self._policy.of(questions)
-            for line, (_, legal), each in zip(lines, questions, shares, strict=True):
-                (move,) = rng.choices(legal, each)
-                line.step(move)
+            drawn = zip(questions, shares, strict=True)
+            await _step(lines, [rng.choices(legal, each)[0] for (_, legal), each in drawn])
+
+
+async def _step(lines: Sequence[Line], moves: Sequence[str]) -> None:
+    """Make a move in each line."""
+    for number, (line, move) in enumerate(zip(lines, moves, strict=True)):
+        if number % _STEPPED_AT_ONCE == 0:
+            await asyncio.sleep(0)  # let games continue
+        line.step(move)
 
 
 class ExactValues:
