@@ -102,6 +102,37 @@ async def test_moves_are_recorded_for_trained_turns_only() -> None:
     assert [bool(kept(turn)) for turn in trained.turns] == [not t.seat for t in trained.turns]
 
 
+async def test_turn_records_the_shares_of_a_named_opponent() -> None:
+    game = {"env": "open_spiel:tic_tac_toe", "prompt": "answer", "action_form": "bare"}
+    fixed = [{"kind": "mcts", "simulations": 200}]
+    sampling = {"moves": "expert", "expert": "mcts"}
+    config = {"games": [game], "sampling": sampling, "opponents": {"fixed": fixed}}
+    check_games(parse(config))
+    playing = collector(Scripted(), **config)
+    listed = specs(2, ("main@0", "main@1"), env="open_spiel:tic_tac_toe")
+    for result in await played(playing.play(listed)):
+        assert isinstance(result, GameResult), result
+        for turn in result.turns:
+            shares = [share or 0.0 for _, share in kept(turn)]
+            assert max(shares) == sum(shares) == 1.0
+
+
+@every_row(
+    "expert, problem",
+    ("random", "sampling.expert = 'random': states no probabilities of moves; name expert, rules"),
+    ("rules", "sampling.expert = 'rules' in TicTacToe-v0: it plays only"),
+    ("mcts", "opponents.fixed.0 = 'mcts' in TicTacToe-v0: MCTS plays only OpenSpiel's games"),
+    ("mtcs", "sampling.expert = 'mtcs': unknown opponent; did you mean 'mcts'"),
+)
+def test_opponent_that_cannot_teach_is_rejected(expert: str, problem: str) -> None:
+    game = {"env": "TicTacToe-v0", "prompt": "answer"}
+    sampling = {"moves": "expert", "expert": expert}
+    config = {"games": [game], "sampling": sampling, "eval": {"every": 0}}
+    with pytest.raises(ConfigError, match=problem) as raised:
+        check_games(parse(config | {"opponents": {"fixed": [{"kind": "mcts"}]}}))
+    assert "\n" not in str(raised.value)
+
+
 @every_row(
     "game, moves, problem",
     ({"env": "TruthAndDeception-v0"}, "legal", "the game does not list its legal moves"),

@@ -7,7 +7,7 @@ import pytest
 
 from tests.helpers.players import Recorder, model_player
 from tests.helpers.rows import every_row
-from unstable.collectors.players import PLAYERS, player_class
+from unstable.collectors.players import player_class
 from unstable.collectors.players.base import OpponentPlayer, Player
 from unstable.commands.prepare import check_games
 from unstable.config import (
@@ -16,10 +16,12 @@ from unstable.config import (
     ExpertOpponent,
     FixedOpponent,
     GameConfig,
+    MCTSOpponent,
     OpenAIOpponent,
     PythonOpponent,
     RandomOpponent,
     RulesOpponent,
+    SearchOpponent,
     parse,
 )
 from unstable.config.opponents import OPPONENT_KINDS
@@ -33,6 +35,8 @@ OPPONENTS: list[FixedOpponent] = [
     RulesOpponent(),
     PythonOpponent(target=f"{__name__}:take_the_middle"),
     CheckpointOpponent(path="/some/warm"),
+    SearchOpponent(path="/some/warm", continuations=2),
+    MCTSOpponent(simulations=2),
     OpenAIOpponent(model="m", api_key_env="SOME_KEY"),
 ]
 
@@ -48,7 +52,8 @@ def test_all_opponent_kinds_are_covered() -> None:
 
 @every_row("section", *SECTIONS)
 def test_each_section_maps_to_a_player_class(section: type[FixedOpponent]) -> None:
-    player: Any = PLAYERS[section]
+    opponent = next(each for each in OPPONENTS if isinstance(each, section))
+    player: Any = player_class(opponent)
     assert isinstance(player, type) and issubclass(player, OpponentPlayer)
     assert isinstance(player.per_game, bool)
     for name in ("check", "make"):  # class methods
@@ -64,11 +69,13 @@ async def test_class_makes_player(opponent: FixedOpponent, monkeypatch: pytest.M
         asked.append(adapter)
         return model_player(Recorder("[4]"), adapter=adapter, version=None)
 
-    config = GameConfig(env="SimpleTak-v0" if opponent.kind == "rules" else "TicTacToe-v0")
+    envs = {"rules": "SimpleTak-v0", "mcts": "open_spiel:tic_tac_toe"}
+    config = GameConfig(env=envs.get(opponent.kind, "TicTacToe-v0"))
     seat = SeatSpec(player=PlayerId(opponent.key), temperature=0.7)
     player = player_class(opponent).make(opponent, config, seat, model)
-    assert asked == (["checkpoint:checkpoint:warm"] if opponent.kind == "checkpoint" else [])
-    if opponent.kind != "openai":  # tested in test_players.py
+    kind = opponent.kind
+    assert asked == ([f"checkpoint:{kind}:warm"] if kind in ("checkpoint", "search") else [])
+    if kind not in ("openai", "search"):  # tested in test_players.py and test_search.py
         game = Game(config, seed=0)
         answer = await player.act(game.observe(), game, seed=1)
         assert answer.action in game.legal_moves()
@@ -100,8 +107,11 @@ def test_default_opponent_names() -> None:
         "rules",
         "python:take_the_middle",
         "checkpoint:warm",
+        "search:warm",
+        "mcts",
         "openai:m",
     ]
     folders = [opponent.adapter_folder for opponent in OPPONENTS]
-    assert folders == [None, None, None, None, Path("/some/warm"), None]
-    assert [opponent.is_program for opponent in OPPONENTS] == [True, True, True, True, False, False]
+    assert folders == [*[None] * 4, Path("/some/warm"), Path("/some/warm"), None, None]
+    programs = [opponent.kind for opponent in OPPONENTS if opponent.is_program]
+    assert programs == ["random", "expert", "rules", "python", "mcts"]

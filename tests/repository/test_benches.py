@@ -22,7 +22,7 @@ from tests.helpers.cli import ran
 from tests.helpers.models import random_adapter
 from tests.helpers.tables import table
 from unstable.cli import run
-from unstable.config import load
+from unstable.config import dump, load
 from unstable.models.adapters import write_adapter
 from unstable.models.base import load_model
 from unstable.records.folder import RunFolder
@@ -57,6 +57,7 @@ SMALL = {
     "prompts.py": "--model tiny --games 1",
     "report.py": "--games 100",
     "rollout.py": "--engine embedded --model tiny --games 2 --in_flight 2 --rounds 1",
+    "search.py": "outputs/searched 1 --continuations 2 --draws 1",
     "small_worlds.sh": "tiny_nim worlds 1 -- --steps 1 --learner.batch_size 64 --eval.every 0",
     "thinking.py": "--seeds 0 --steps 2 --games 2 --asked 8",
     "tiny_play.py": "--turns 32 --in_flight 8 --rounds 1 --steps 20",
@@ -153,6 +154,10 @@ def test_python_bench_runs(script: str, restored: None, capsys: pytest.CaptureFi
             write_curve(Path("run"))
         case "credit.py":
             write_policy(RunFolder(Path("outputs/policy")).checkpoint(1))
+        case "search.py":
+            folder = RunFolder(Path("outputs/searched"))
+            write_policy(folder.checkpoint(1))
+            folder.config.write_text(dump(load("tiny_kuhn")), encoding="utf-8")
         case "league_worth.py":
             write_sweep(SweepFolder(Path("outputs/worth")))
     import_module(f"bench.{script.removesuffix('.py')}").main(SMALL[script].split())

@@ -52,8 +52,8 @@ ALLOWED = {
     "buffers": Allowed(set(), {"types"}),
     "games": Allowed({"textarena", "nltk", "pyspiel"}, BASE | {"prompts"}),
     "contrib": Allowed(
-        {"pettingzoo", "gymnasium", "gem", "torch"},
-        BASE | {"collectors", "engines", "games", "learners", "prompts"},
+        {"pettingzoo", "gymnasium", "gem", "pyspiel", "torch"},
+        BASE | {"collectors", "engines", "games", "learners", "processes", "prompts", "solving"},
     ),
     "planning": Allowed({"packaging", "psutil", "pynvml"}, {"config", "models"}),
     "engines": Allowed(MODEL | {"vllm", "packaging", "filelock"}, BASE | {"models", "planning"}),

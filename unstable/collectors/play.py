@@ -98,13 +98,15 @@ class PlayerFactory:
     ) -> Player:
         # Never constrained in training, which must sample from the trained distribution.
         kind = ConstrainedPlayer if self.is_constrained(purpose) else ModelPlayer
+        moves = self._config.moves_kept if seat.trained and purpose == "train" else "none"
         player: Player = self._local(
             kind,
             game.key,
             adapter=adapter,
             version=version,
             temperature=seat.temperature,
-            moves=self._config.moves_kept if seat.trained and purpose == "train" else "none",
+            moves=moves,
+            expert=self._expert(game) if moves == "expert" else None,
         )
         if seat.votes > 1:
             return VotingPlayer(player=player, votes=seat.votes)
@@ -114,6 +116,15 @@ class PlayerFactory:
             return player
         place = "eval" if opponent is None else self._places[opponent.key]
         return BestOfPlayer(player=player, answers=answers, judge=self._judges[place])
+
+    def _expert(self, game: GameConfig) -> OpponentPlayer | None:
+        """Return the opponent whose probabilities turns record; None for the game's expert."""
+        name = self._config.sampling.expert
+        if name == "expert":
+            return None
+        found = self._opponent(game, SeatSpec(player=PlayerId(name), temperature=1.0), "train")
+        assert isinstance(found, OpponentPlayer), "checked: it mixes"
+        return found
 
     def asked(self, env: str) -> ModelPlayer:
         """Return the base model, for questions about single decisions of a game."""
@@ -137,7 +148,9 @@ class PlayerFactory:
     def moves_needed(self, purpose: Purpose) -> MovesKept:
         """Return the information on a position's moves that local models need."""
         if purpose == "train":
-            return self._config.moves_kept
+            kept = self._config.moves_kept
+            has_own = kept == "expert" and self._config.sampling.expert != "expert"
+            return "legal" if has_own else kept
         return "legal" if self.is_constrained(purpose) else "none"
 
     def _opponent(self, game: GameConfig, seat: SeatSpec, purpose: Purpose) -> Player:

@@ -209,13 +209,30 @@ def check_games(config: RunConfig) -> None:
     places = {o.key: f"opponents.fixed.{i}" for i, o in enumerate(config.opponents.fixed)}
     for index, game in enumerate(config.games):
         check_game(game, f"games.{index}")
-        check_moves(game, config.moves_kept, f"games.{index}")
+        _check_expert(config, game, f"games.{index}", places)
         if config.eval.every and config.eval.constrained:
             check_constrained(game, f"games.{index}")
         if len(game.sides) > 1:
             for name, opponent in config.own_opponents.items():
                 kind = player_class(opponent)
                 kind.check(opponent, game, places.get(name, "eval.opponents"))
+
+
+def _check_expert(config: RunConfig, game: GameConfig, field: str, places: dict[str, str]) -> None:
+    """Raise `ConfigError` if a game's moves, or their expert's probabilities, are not available."""
+    kept, name = config.moves_kept, config.sampling.expert
+    if kept != "expert" or name == "expert":
+        check_moves(game, kept, field)
+        return
+    check_moves(game, "legal", field)
+    opponent = config.fixed_opponents[name]
+    kind = player_class(opponent)
+    if not kind.mixes:
+        raise ConfigError(
+            f"sampling.expert = {name!r}: states no probabilities of moves; name expert, rules, or "
+            "an opponent of kind search or mcts"
+        )
+    kind.check(opponent, game, places.get(name, "sampling.expert"))
 
 
 def check_driven(config: RunConfig) -> None:

@@ -74,12 +74,14 @@ from unstable.config.opponents import (
     DrawConfig,
     ExpertOpponent,
     FixedOpponent,
+    MCTSOpponent,
     OpenAIOpponent,
     OpponentsConfig,
     PastConfig,
     PythonOpponent,
     RandomOpponent,
     RulesOpponent,
+    SearchOpponent,
 )
 from unstable.config.options import fields, outline, within
 from unstable.config.plain import read_text, read_yaml

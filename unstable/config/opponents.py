@@ -81,7 +81,7 @@ class RandomOpponent(OpponentConfig):
 
     is_program = True
     kind: Literal["random"] = "random"
-    """random, expert, rules, python, checkpoint or openai"""
+    """random, expert, rules, python, checkpoint, search, mcts or openai"""
 
 
 class ExpertOpponent(OpponentConfig):
@@ -131,6 +131,36 @@ class CheckpointOpponent(OpponentConfig):
     @property
     def answers(self) -> int:
         return self.best_of.answers
+
+
+class SearchOpponent(OpponentConfig):
+    """Search at the table: a policy, improved by one mirror step before each move."""
+
+    kind: Literal["search"] = "search"
+    path: PathText = Field(description="folder of a LoRA adapter of the same base model")
+    eta: PositiveFloat = 1.0
+    """step size: a move's probability is multiplied by exp(eta * its value), in outcomes"""
+    continuations: PositiveInt = 64
+    """games that the policy plays to the end after each legal move"""
+    values: Literal["rollouts", "exact"] = "rollouts"
+    """values of moves: rollouts, or exact (from the whole tree of a small game)"""
+
+    @property
+    def key(self) -> str:
+        return self.name or f"search:{Path(self.path).name}"
+
+    @property
+    def adapter_folder(self) -> Path:
+        return Path(self.path).expanduser()
+
+
+class MCTSOpponent(OpponentConfig):
+    """Monte Carlo tree search in an OpenSpiel game of perfect information."""
+
+    is_program = True
+    kind: Literal["mcts"] = "mcts"
+    simulations: PositiveInt = 1000
+    """simulated games before each move"""
 
 
 class OpenAIOpponent(OpponentConfig):
@@ -186,6 +216,8 @@ FixedOpponent = (
     | RulesOpponent
     | PythonOpponent
     | CheckpointOpponent
+    | SearchOpponent
+    | MCTSOpponent
     | OpenAIOpponent
 )
 OPPONENT_KINDS: list[str] = [kind.model_fields["kind"].default for kind in get_args(FixedOpponent)]

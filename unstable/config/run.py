@@ -151,6 +151,9 @@ class RunConfig(Section):
                 f"sampling.moves = {kept!r}: learner.algorithm.name = {name!r} needs "
                 f"{needed!r}; set sampling.moves to auto"
             )
+        if (expert := self.sampling.expert) not in self.fixed_opponents:
+            hint = nearest(expert, list(self.fixed_opponents))
+            raise ValueError(f"sampling.expert = {expert!r}: unknown opponent; {hint}")
         for index, reward in enumerate(self.buffer.rewards):
             if reward.term == "expert" and kept != "expert":
                 raise ValueError(

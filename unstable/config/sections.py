@@ -117,6 +117,8 @@ class SamplingConfig(Section):
     """maximum tokens of a prompt; the oldest events of longer ones are left out"""
     moves: Literal["auto", "none", "legal", "state", "expert"] = "auto"
     """recorded with trained turns: none, legal moves, also state or expert, or auto (as needed)"""
+    expert: str = "expert"
+    """whose probabilities moves records: expert, rules, or an opponent of kind search or mcts"""
     thoughts: ThoughtsConfig = ThoughtsConfig()
 
     @model_validator(mode="after")

@@ -96,6 +96,12 @@ class Game:
         declared = self.env.scale()
         return self.config.payoff_scale if declared is None else declared
 
+    @property
+    def payoff_scale(self) -> float:
+        """Divisor of payoffs in outcomes."""
+        own = None if self.config.payoffs is not None else self.env.scale()
+        return self.config.payoff_scale or own or 1.0
+
     def observe(self) -> Observation:
         """Return the observation of the seat to move; a second call returns an equal one."""
         with self._chance:
@@ -189,6 +195,10 @@ class Game:
         self.truncated = self.done = True
         self.reason = reason
 
+    def reseed(self, seed: int) -> None:
+        """Draw all further chance from another random state."""
+        self._chance = Chance(seed)
+
     def copied(self) -> "Game":
         """Return an independent copy that shares this game's random state."""
         return self.copies()()
@@ -261,7 +271,7 @@ class Game:
 
     def _end(self, reason: str) -> None:
         self.done = True
-        values, scale = self._payoffs()
+        values, scale = self._payoffs(), self.payoff_scale
         self.payoffs = [values[number] for number in self._numbers]
         self.outcomes = [payoff / scale for payoff in self.payoffs]
         self.reason = reason
@@ -273,8 +283,8 @@ class Game:
             return None
         return [float(rewards.get(number, 0.0)) for number in self._numbers]
 
-    def _payoffs(self) -> tuple[list[float], float]:
-        """Return the finished env's payoff for each number, and the scale that divides them.
+    def _payoffs(self) -> list[float]:
+        """Return the finished env's payoff for each number.
 
         Raises `ValueError` if they are not one finite number per seat, or if they exceed the scale
         that the game declares.
@@ -289,4 +299,4 @@ class Game:
             raise ValueError(f"{config.key} pays {values!r}; expected one number per seat")
         if scale is not None and max(map(abs, payoffs)) > scale:
             raise ValueError(f"{config.key} pays {values!r}, which exceeds its scale of {scale:g}")
-        return payoffs, config.payoff_scale or scale or 1.0
+        return payoffs

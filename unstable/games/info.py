@@ -116,6 +116,8 @@ class GameInfo:
     legal_moves: Callable[[Any], list[str]] | None = None  # of the seat to move
     prints_moves: bool = False  # the board lists the legal moves
     board_shows_all: Callable[[Any], bool] = never  # then prompts omit past events
+    perfect_information: Callable[[Any], bool] = never
+    """Predicate of an env before its reset: no seat hides anything, and seats move in turn."""
     small_tree: SmallTree | None = None
     teams: Teams | None = None  # None: each seat plays for itself
     payoffs: Payoffs | None = None  # None: the env's rewards

@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from unstable.config import CheckpointOpponent, ConfigError, ModelConfig, RunConfig
+from unstable.config import ConfigError, ModelConfig, RunConfig
 from unstable.models.adapters import (
     CONFIG_FILE,
     WEIGHTS_FILE,
@@ -99,7 +99,7 @@ def check_opponents(config: RunConfig) -> None:
     """Raise `ConfigError` if an opponent's or judge's weights cannot be served."""
     folders = [*config.judge_adapters.values()]
     for index, opponent in enumerate(config.opponents.fixed):
-        if isinstance(opponent, CheckpointOpponent):
+        if opponent.adapter_folder is not None:
             folders.append((f"opponents.fixed.{index}.path", opponent.adapter_folder))
     for field, folder in folders:
         try:

@@ -12,7 +12,6 @@ from types import ModuleType
 from typing import Any, Literal
 
 from unstable.config import RunConfig
-from unstable.config.opponents import CheckpointOpponent
 from unstable.records.folder import RunFolder
 from unstable.runtime.nodes import MODULES, PACKAGE, ClusterNode, read_files
 
@@ -72,7 +71,7 @@ def _paths(config: RunConfig) -> dict[str, Path]:
     if config.learner.state is not None:
         found["learner.state"] = Path(config.learner.state).expanduser()
     for index, opponent in enumerate(config.opponents.fixed):
-        if isinstance(opponent, CheckpointOpponent):
+        if opponent.adapter_folder is not None:
             found[f"opponents.{index}"] = opponent.adapter_folder
     return found
 

@@ -17,6 +17,7 @@ from unstable.config import (
     RandomOpponent,
     RulesOpponent,
 )
+from unstable.config.plugins import registered
 
 PLAYERS: dict[type[FixedOpponent], type[OpponentPlayer]] = {
     RandomOpponent: RandomPlayer,
@@ -26,9 +27,12 @@ PLAYERS: dict[type[FixedOpponent], type[OpponentPlayer]] = {
     CheckpointOpponent: CheckpointPlayer,
     OpenAIOpponent: OpenAIPlayer,
 }
-"""The class that plays each kind of fixed opponent, by its section of the config."""
+"""The class that plays each built-in kind of fixed opponent, by its section of the config."""
 
 
 def player_class(opponent: FixedOpponent) -> type[OpponentPlayer]:
-    """Return the class that plays a fixed opponent."""
-    return PLAYERS[type(opponent)]
+    """Return the class that plays a fixed opponent: built in, or installed under its kind."""
+    if (built_in := PLAYERS.get(type(opponent))) is not None:
+        return built_in
+    found: type[OpponentPlayer] = registered("opponents")[opponent.kind].load()
+    return found

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from unstable.config import FixedOpponent, GameConfig
+from unstable.games.game import Game
 from unstable.prompts import observation_text, shorten
 from unstable.types import Answer, Observation, SeatSpec
 
@@ -30,6 +31,9 @@ class Position(Protocol):
 
     def whole_state(self) -> str:
         """Return the whole state, which is recorded for a critic and never enters a prompt."""
+
+    def copies(self) -> Callable[[], Game]:
+        """Return a function that makes copies of the game; `ValueError` in another process."""
 
     def expert_moves(self) -> dict[str, float]:
         """Return probabilities of an expert's actions; `ValueError` without an expert."""
@@ -62,6 +66,10 @@ class ToldPosition:
             raise ValueError(f"{self.config.key} does not tell its state")
         return self.state
 
+    def copies(self) -> Callable[[], Game]:
+        """Raise `ValueError`: the game is in another process."""
+        raise ValueError(f"{self.config.key}: another process plays it, so it cannot be copied")
+
     def expert_moves(self) -> dict[str, float]:
         """Return the received probabilities; `ValueError` without any."""
         if self.expert is None:
@@ -91,6 +99,8 @@ class OpponentPlayer:
     """True if each game needs its own player; else all games of an env share one."""
     waits = False
     """True if it may wait for something; `games.turn_timeout` then limits its turns."""
+    mixes = False
+    """True if it states its moves' probabilities by `mix`, so that it can be a teacher."""
     libraries: tuple[str, ...] = ()
     """Modules that it imports, loaded before any game because that may take seconds."""
 
@@ -109,6 +119,10 @@ class OpponentPlayer:
         return cls()
 
     async def act(self, observation: Observation, game: Position, seed: int) -> Answer:
+        raise NotImplementedError
+
+    async def mix(self, observation: Observation, game: Position, seed: int) -> dict[str, float]:
+        """Return the probability of each action, if the class `mixes`; others may be missing."""
         raise NotImplementedError
 
 

@@ -44,6 +44,7 @@ class ModelPlayer:
     max_tokens: int
     think_budget: int | None = None  # tokens after which an unfinished thought is closed
     moves: MovesKept = "none"  # information on a position's moves that turns record
+    expert: OpponentPlayer | None = None  # whose probabilities they are; None: the game's expert
 
     async def act(self, observation: Observation, game: Position, seed: int) -> Answer:
         """Sample the model's answer to the observation's prompt."""
@@ -54,8 +55,12 @@ class ModelPlayer:
             temperature=self.temperature,
             version=self.version,
             prompt_cut=prompt.cut_tokens,
+<<<<<<< HEAD
             moves=self._moves(game),
             state=self.prompts.encode_state(game.whole_state()) if self.moves == "state" else [],
+=======
+            moves=await self._moves(observation, game, seed),
+>>>>>>> h3/search
         )
         return answer_of(self.prompts, prompt.text, sampled)
 
@@ -86,7 +91,7 @@ class ModelPlayer:
         text = answer.text + self.prompts.decode(inserted) + last.text
         return replace(last, text=text, sampled=longer)
 
-    def _moves(self, game: Position) -> tuple[Move, ...]:
+    async def _moves(self, observation: Observation, game: Position, seed: int) -> tuple[Move, ...]:
         """Return the moves to record, none by default; raises as `legal_answers` does."""
         if self.moves == "none":
             return ()
@@ -94,7 +99,10 @@ class ModelPlayer:
         answers = legal_answers(self.prompts, legal, self.max_tokens)
         if self.moves != "expert":
             return tuple(map(Move, answers))
-        expert = game.expert_moves()
+        if self.expert is None:
+            expert = game.expert_moves()
+        else:
+            expert = await self.expert.mix(observation, game, derive_seed(seed, "expert"))
         shares = (expert.get(action, 0.0) for action in legal)
         return tuple(map(Move, answers, shares))
 

@@ -27,6 +27,8 @@ class RandomPlayer(OpponentPlayer):
 class ExpertPlayer(OpponentPlayer):
     """A player of an expert's best moves, uniformly, or of an equilibrium's mix."""
 
+    mixes = True
+
     @classmethod
     def check(cls, opponent: FixedOpponent, game: GameConfig, field: str) -> None:
         """Raise `ConfigError` for a game without an expert."""
@@ -34,12 +36,11 @@ class ExpertPlayer(OpponentPlayer):
             raise _refusal(opponent, game, field, f"it plays only {EXPERT_GAMES};")
 
     async def act(self, observation: Observation, game: Position, seed: int) -> Answer:
-        moves = self.moves(game)
+        moves = await self.mix(observation, game, seed)
         (action,) = random.Random(seed).choices(list(moves), list(moves.values()))
         return scripted(observation, action)
 
-    def moves(self, game: Position) -> dict[str, float]:
-        """Return the probability of each action."""
+    async def mix(self, observation: Observation, game: Position, seed: int) -> dict[str, float]:
         return game.expert_moves()
 
 
@@ -53,7 +54,7 @@ class RulesPlayer(ExpertPlayer):
             games = ", ".join(sorted(registered("rules")))
             raise _refusal(opponent, game, field, f"it plays only {games};")
 
-    def moves(self, game: Position) -> dict[str, float]:
+    async def mix(self, observation: Observation, game: Position, seed: int) -> dict[str, float]:
         return game.rule_moves()
 
 

@@ -240,7 +240,7 @@ def not_again(player: PlayerId, opponent: FixedOpponent | None) -> str | None:
         return "a person played"
     if opponent is None:
         return "the config does not name it"
-    repeats = opponent.kind in ("random", "expert", "rules")
+    repeats = opponent.kind in ("random", "expert", "rules", "mcts")
     return None if repeats else f"a player of kind {opponent.kind} may answer differently"
 
 

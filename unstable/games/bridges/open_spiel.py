@@ -23,7 +23,7 @@ from unstable.games.bridges.named import NamedEnvironment, position, told_apart
 from unstable.games.bridges.questions import questions_of
 from unstable.games.bridges.sizes import estimated, is_small, shows_all
 from unstable.games.chance import weighted
-from unstable.games.info import Compact, GameInfo, Payoffs, SmallTree
+from unstable.games.info import Compact, GameInfo, Payoffs, SmallTree, always, never
 
 Text = Callable[[Any, int], str]
 """Function from an OpenSpiel state and a player to the text that the player sees."""
@@ -116,7 +116,8 @@ def environment_class(name: str) -> type[OpenSpielEnvironment]:
     tree = SmallTree(is_open=is_open, fits=_fits(game, is_open, seen))
     info = GameInfo(
         name=f"open_spiel:{name}",
-        board_shows_all=lambda env: True,
+        board_shows_all=always,
+        perfect_information=always if _hides_nothing(game) else never,
         small_tree=tree if enumerable else None,
         payoffs=Payoffs(
             lambda env: env.payoffs(),
@@ -132,12 +133,15 @@ def environment_class(name: str) -> type[OpenSpielEnvironment]:
 
 def _is_open(game: Any) -> bool:
     """Return whether equal texts mean equal positions; False for games too large to solve."""
-    kind = game.get_type()
-    if kind.information != _Kind.Information.PERFECT_INFORMATION or _by_turns(game):
-        return False
-    if _string_of(game) is None:
+    if not _hides_nothing(game) or _string_of(game) is None:
         return False
     return estimated(game) < float("inf") and shows_all(game, partial(shown, game))
+
+
+def _hides_nothing(game: Any) -> bool:
+    """Return whether a game has perfect information, and its seats move in turn."""
+    is_open = game.get_type().information == _Kind.Information.PERFECT_INFORMATION
+    return is_open and not _by_turns(game)
 
 
 def _fits(game: Any, is_open: bool, seen: Text) -> Callable[[OpenSpielEnvironment], bool]:

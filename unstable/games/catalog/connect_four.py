@@ -191,6 +191,7 @@ INFO = GameInfo(
     name="ConnectFour",
     legal_moves=legal_moves,
     board_shows_all=lambda env: env.is_open,  # False in blind games
+    perfect_information=lambda env: env.is_open,
     expert=Expert(moves, reason),
     compact=COMPACT,
 )

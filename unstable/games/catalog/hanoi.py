@@ -62,6 +62,7 @@ INFO = GameInfo(
     name="TowerOfHanoi",
     legal_moves=legal_moves,
     board_shows_all=always,
+    perfect_information=always,
     expert=Expert(moves, reason),
     compact=Compact(
         "Tower of Hanoi: move all disks to tower C, one at a time, never onto a smaller one. A "

@@ -84,6 +84,7 @@ INFO = GameInfo(
     name="Nim",
     legal_moves=legal_moves,
     board_shows_all=always,
+    perfect_information=always,
     small_tree=SmallTree(is_open=True),
     expert=Expert(moves, reason),
     action_values=action_values,

@@ -199,6 +199,7 @@ INFO = GameInfo(
     name="TicTacToe",
     legal_moves=legal_moves,
     board_shows_all=always,
+    perfect_information=always,
     small_tree=SmallTree(is_open=True),
     expert=Expert(moves, reason),
     action_values=action_values,
@@ -210,6 +211,7 @@ WILD = GameInfo(
     name="WildTicTacToe",
     prints_moves=True,
     board_shows_all=always,
+    perfect_information=always,
     expert=Expert(partial(moves, wild=True), wild_reason),
     action_values=partial(action_values, wild=True),
 )

@@ -40,6 +40,7 @@ PIG = GameInfo(
     name="PigDice",
     legal_moves=pig_moves,
     board_shows_all=always,
+    perfect_information=always,
     compact=Compact(
         "Pig: roll the die as often as you like; 2 to 6 add to your turn's total, a 1 loses it and "
         "ends the turn; hold adds the total to your score and ends the turn. A line is your score, "
@@ -81,6 +82,7 @@ TAK = GameInfo(
     name="SimpleTak",
     legal_moves=tic_tac_toe.legal_moves,
     board_shows_all=always,
+    perfect_information=always,
     small_tree=SmallTree(
         is_open=True, fits=lambda env: env.board_size <= 3, variants="args.board_size = 3"
     ),
@@ -97,6 +99,7 @@ THREE_PLAYERS = GameInfo(
     name="ThreePlayerTicTacToe",
     legal_moves=tic_tac_toe.legal_moves,
     board_shows_all=always,
+    perfect_information=always,
     compact=Compact(
         "TicTacToe for three: four of a seat's marks in a row win. The cells of each row, rows "
         "apart by a /: X is yours, Y the next player's, Z the one's who moves after that, a number "
