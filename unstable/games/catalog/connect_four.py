@@ -193,4 +193,5 @@ INFO = GameInfo(
     board_shows_all=lambda env: env.is_open,  # False in blind games
     expert=Expert(moves, reason),
     compact=COMPACT,
+    state=position,
 )

@@ -212,4 +212,5 @@ WILD = GameInfo(
     board_shows_all=always,
     expert=Expert(partial(moves, wild=True), wild_reason),
     action_values=partial(action_values, wild=True),
+    state=position,
 )
