@@ -221,7 +221,7 @@ def test_a_config_can_tell_the_state() -> None:
     assert game.whole_state() == f"0 {game.env.raw.coin}"
 
 
-def test_the_view_stands_in_for_a_state_that_the_env_cannot_tell() -> None:
+def test_the_view_replaces_a_state_that_the_env_cannot_tell() -> None:
     game = Game(COIN, 0)
     assert game.whole_state() == f"0 {game.observe().board}"
     game.step("[bet]")

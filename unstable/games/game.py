@@ -126,7 +126,7 @@ class Game:
         """Return the seat to move and the whole state, for the state critic alone.
 
         Limits outside of the env, `max_turns` and `invalid_moves`, do not count. If the env cannot
-        tell its state, the view of the seat to move stands in for it. Changes nothing.
+        tell its state, the view of the seat to move replaces it. Changes nothing.
         """
         declared = self.info.state
         with Chance(0):  # a stray draw changes neither the game's chance nor the process's
