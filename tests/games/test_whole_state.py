@@ -40,7 +40,7 @@ class Grower(_Grower):
 
     def __init__(self, config: GameConfig, *, merges: bool) -> None:
         super().__init__(config, MOST_NODES)
-        self.is_open &= merges
+        self.hides, self.is_open = not self.is_open, self.is_open and merges
         self.states: dict[str, list[tuple[Node, str]]] = {}
         with all_chance_enumerated(config):
             self.root = self.after(lambda: Game(config, seed=0))
@@ -56,7 +56,7 @@ class Grower(_Grower):
 
 def assert_markov(config: GameConfig, *, merges: bool = True) -> Grower:
     """Check that equal states have equal legal moves and equal values under a random policy, which
-    depends on the mover's whole memory alone."""
+    depends on the mover's whole memory, or on the position in games of perfect information."""
     grown = Grower(config, merges=merges)
 
     @cache
@@ -65,7 +65,7 @@ def assert_markov(config: GameConfig, *, merges: bool = True) -> Grower:
             return node.payoffs
         shares = node.probabilities
         if not shares:
-            rng = random.Random(repr((node.information_set, node.key)))
+            rng = random.Random(repr((node.information_set * grown.hides, node.key)))
             weights = [rng.random() ** 3 for _ in node.actions]
             shares = tuple(each / sum(weights) for each in weights)
         below = zip(*map(value, node.children), strict=True)
@@ -90,7 +90,7 @@ def assert_hidden(grown: Grower) -> None:
     assert max(map(len, seen.values())) > 1
 
 
-@every_row("config, states", (KUHN, 24), (LEDUC, 1440))
+@every_row("config, states", (KUHN, 24), (LEDUC, 9 * 6 + 24 * 5 * 6))
 def test_states_of_poker_are_markov_and_hidden(config: GameConfig, states: int) -> None:
     grown = assert_markov(config)
     assert_hidden(grown)
