@@ -92,9 +92,13 @@ class Environment(ABC):
         """Return all that decides what follows, hidden information and pending moves included.
 
         A short text for the state critic (`critic.sees: state`), which no player reads: equal texts
-        are positions with equal futures. None if the env cannot tell.
+        with an equal seat to move are positions with equal futures. By default the compact form of
+        a small game of perfect information; None if the env cannot tell. Changes nothing.
         """
-        return None if self.info.state is None else self.info.state(self.raw)
+        tree, compact = self.info.small_tree, self.info.compact
+        if tree is None or not tree.is_open or compact is None:
+            return None
+        return compact.position(self.raw)
 
     def scale(self) -> float | None:
         """Return the maximum payoff or loss of a seat, a constant of the variant, such that outcome

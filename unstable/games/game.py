@@ -131,9 +131,12 @@ class Game:
     def whole_state(self) -> str:
         """Return the seat to move and the whole state, for the state critic alone.
 
-        If the env cannot tell its state, the view of the seat to move stands in for it.
+        Limits outside of the env, `max_turns` and `invalid_moves`, do not count. If the env cannot
+        tell its state, the view of the seat to move replaces it. Changes nothing.
         """
-        state = self.env.whole_state()
+        declared = self.info.state
+        with Chance(0):  # a stray draw changes neither the game's chance nor the process's
+            state = self.env.whole_state() if declared is None else declared(self.env.raw)
         if state is None:
             shown = self.observe()
             state = shown.position or "\n".join([*shown.events, shown.board])

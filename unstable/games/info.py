@@ -33,6 +33,14 @@ def never(env: Any) -> bool:
     return False
 
 
+def with_turns_left(position: Callable[[Any], str]) -> Callable[[Any], str]:
+    """Return a function that appends the turns left in a TextArena env, which ends by their count.
+
+    "A 3 2, B, C 1 11": eleven turns are left.
+    """
+    return lambda env: f"{position(env)} {env.state.max_turns - env.state.turn}"
+
+
 @dataclass(frozen=True, slots=True)
 class Compact:
     """A game in few tokens, for the prompt style `compact`: a constant brief and the position.
@@ -127,8 +135,5 @@ class GameInfo:
     """Outcome of each legal action for the seat to move, under perfect play after it."""
     compact: Compact | None = None
     state: Callable[[Any], str] | None = None
-    """The whole state in an env: all that decides what follows, hidden information included.
-
-    No seat reads it; the state critic does. None: `Environment.whole_state` says what it can.
-    """
+    """Whole state of an env, which replaces `Environment.whole_state`: "JK 1/3 +0 check"."""
     questions: tuple[Question, ...] = ()

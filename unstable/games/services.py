@@ -56,6 +56,16 @@ def lists_legal_moves(config: GameConfig) -> bool:
     return info.legal_moves is not None or info.prints_moves
 
 
+def tells_state(config: GameConfig) -> bool:
+    """Return whether the game tells its whole state; else a critic of it sees the seat's view."""
+    if config.is_driven:
+        return False
+    cls, info = env_class(config), game_info(config)
+    if info.state is not None or (info.small_tree is not None and info.small_tree.is_open):
+        return True
+    return not issubclass(cls, Environment) or cls.whole_state is not Environment.whole_state
+
+
 def with_teams(config: GameConfig) -> GameConfig:
     """Return the config with the teams that its env declares, for code without an env."""
     if config.teams:

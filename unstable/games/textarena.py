@@ -5,6 +5,7 @@ what it needs, once. In this package, only this file and the catalog read an env
 """
 
 import re
+from collections import deque
 from typing import Any
 
 import textarena
@@ -78,6 +79,7 @@ class TextArenaEnvironment(Environment):
         self._config, self.info = config, info
         self._env = make_raw(config)
         self._views: list[_SeatView] = []  # by the env's number of the seat
+        self._last: deque[str] = deque()  # accepted actions that a seat may not have seen yet
 
     @property
     def raw(self) -> Any:
@@ -88,6 +90,7 @@ class TextArenaEnvironment(Environment):
         # One more than the limit, so that the env itself never ends a game for invalid moves.
         self._env.state.error_allowance = self._config.invalid_moves.allowed + 1
         self._views = [_SeatView(number) for number in range(seats)]
+        self._last = deque(maxlen=seats - 1)
         self._share_messages(mover=None, refused=False)
         form = next((view.board for view in self._views if view.board), "")
         for view in self._views:
@@ -123,9 +126,19 @@ class TextArenaEnvironment(Environment):
         refused = getattr(state, "error_count", 0) > errors
         refused |= state.game_info[number]["invalid_move"]
         self._share_messages(number, refused)
+        if not refused:
+            self._last.append(action.strip())
         if not (over or refused):
             return EnvStep(over=False, refused=False)
         return EnvStep(over, refused, self._views[number].refusal or self._last_word())
+
+    def whole_state(self) -> str:
+        """Return the view of every seat, and the last actions, which may be in no view yet."""
+        if (position := super().whole_state()) is not None:
+            return position
+        shown = (view.observation() for view in self._views)
+        parts = (part for seen in shown for part in (seen.rules, *seen.events, seen.board))
+        return "\n".join([*filter(None, parts), *self._last])
 
     def payoffs(self) -> list[float]:
         """Return the payoffs that the catalog declares, or the env's rewards."""

@@ -14,7 +14,7 @@ from gymnasium.utils import EzPickle
 from unstable.config import ConfigError
 from unstable.config.plugins import load_target
 from unstable.contrib.environments.readable import is_readable, marked, readable
-from unstable.games.bridges.named import NamedEnvironment, position, told_apart
+from unstable.games.bridges.named import NamedEnvironment, in_line, position, told_apart
 from unstable.games.info import Compact, GameInfo, Payoffs, SmallTree, always
 
 Maker = Callable[..., Any]
@@ -82,15 +82,15 @@ class NumberedEnvironment(NamedEnvironment):
     def _show(self) -> None:
         """Set the mover's view and its legal actions."""
         observation, space, mask = self._look()
-        self._shown = self._text(observation).strip()
+        self._shown = self._text(observation, self.mover).strip()
         start = int(space.start)
         numbers = range(start, start + int(space.n))
         legal = [number for number in numbers if mask is None or mask[number - start]]
         self._legal = dict(zip(self._names(legal), legal, strict=True))
 
-    def _text(self, observation: Any) -> str:
+    def _text(self, observation: Any, seat: int) -> str:
         if self._seen is not None:
-            return str(self._seen(self.env, self.mover, observation))
+            return str(self._seen(self.env, seat, observation))
         if self.is_open:
             return marked(str(self.env.render()))
         if not is_readable(observation):
@@ -99,6 +99,10 @@ class NumberedEnvironment(NamedEnvironment):
                 "set games.N.args.text to module:function(env, seat, observation)"
             )
         return readable(observation)
+
+    def whole_state(self) -> str:
+        """Return the view of the seat to move, which is all of them in games of one seat."""
+        return in_line(self._shown)
 
     def _names(self, numbers: Sequence[int]) -> list[str]:
         """Return one-line names of actions, with numbers appended to equal names."""

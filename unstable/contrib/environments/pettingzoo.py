@@ -24,6 +24,7 @@ from unstable.contrib.environments.numbered import (
     made_class,
 )
 from unstable.contrib.environments.readable import MASK
+from unstable.games.bridges.named import in_line
 
 _OPEN = {"chess_v6": "both players see the whole board"}
 """Games that seats see by their text rendering, with the reason why that reveals nothing hidden."""
@@ -109,6 +110,17 @@ class PettingZooEnvironment(NumberedEnvironment):
         if mask is None:
             mask = self.env.infos.get(agent, {}).get(MASK)
         return observation, self.env.action_space(agent), mask
+
+    def whole_state(self) -> str:
+        """Return the position, or each living agent's observation and the moves of others since
+        the mover's last one, which may be in no observation yet."""
+        if self.info.small_tree is not None or (self.is_open and self.has_games_text):
+            return super().whole_state()
+        views = (
+            in_line(self._text(self.env.observe(agent), self._agents.index(agent)))
+            for agent in self.env.agents
+        )
+        return " / ".join([*views, *map(str, self._moves[1 - self.seats or len(self._moves) :])])
 
     def payoffs(self) -> list[float]:
         """Return the sum of each agent's rewards."""

@@ -13,13 +13,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache, partial
+from os.path import commonprefix
 from typing import Any, Self
 
 import pyspiel
 
 from unstable.config import ConfigError, nearest
 from unstable.config.plugins import import_users, load_target
-from unstable.games.bridges.named import NamedEnvironment, position, told_apart
+from unstable.games.bridges.named import NamedEnvironment, in_line, position, told_apart
 from unstable.games.bridges.questions import questions_of
 from unstable.games.bridges.sizes import estimated, is_small, shows_all
 from unstable.games.chance import weighted
@@ -30,6 +31,7 @@ Text = Callable[[Any, int], str]
 _Kind = pyspiel.GameType
 _PLAYER = re.compile(r"\[[^\[\]]*\]\s*")  # prefix of an action's name, such as its player
 _SPACES = re.compile(r"\s+")
+_LABEL = re.compile(r".*[:\s]")
 _SEED = "rng_seed"  # parameter of games with internal random draws
 
 
@@ -42,6 +44,8 @@ class OpenSpielEnvironment(NamedEnvironment):
 
     spiel: Any
     """OpenSpiel's game."""
+    board_is_state: bool
+    """True if the game's own string is the whole position."""
 
     def __init__(self, text: str | None = None, rules: str = "") -> None:
         self.has_games_text = text is None
@@ -94,6 +98,18 @@ class OpenSpielEnvironment(NamedEnvironment):
         self._advance()
         return bool(self._state.is_terminal())
 
+    def whole_state(self) -> str:
+        """Return the position or, in games that hide some of it, all moves, those of chance too.
+
+        Moves include those of the current turn that are shown to nobody yet. Games that draw by
+        themselves tell what each seat has seen, since their draws are no moves.
+        """
+        if self.board_is_state:
+            return in_line(shown(self.spiel, self._state, self.mover))
+        if _draws(self.spiel):
+            return " / ".join(in_line(self._text(self._state, seat)) for seat in range(self.seats))
+        return " ".join(_history(self._state))
+
     def payoffs(self) -> list[float]:
         return [float(each) for each in self._state.returns()]
 
@@ -111,14 +127,13 @@ def environment_class(name: str) -> type[OpenSpielEnvironment]:
     game = load_game(name)
     kind = game.get_type()
     is_open = _is_open(game)
-    enumerable = kind.chance_mode != _Kind.ChanceMode.SAMPLED_STOCHASTIC
     declared, seen = scale_of(game), partial(shown, game)
     tree = SmallTree(is_open=is_open, fits=_fits(game, is_open, seen))
     info = GameInfo(
         name=f"open_spiel:{name}",
         board_shows_all=always,
         perfect_information=always if _hides_nothing(game) else never,
-        small_tree=tree if enumerable else None,
+        small_tree=None if _draws(game) else tree,
         payoffs=Payoffs(
             lambda env: env.payoffs(),
             lambda env: declared or 1.0,
@@ -128,20 +143,26 @@ def environment_class(name: str) -> type[OpenSpielEnvironment]:
         questions=() if _string_of(game) is None else questions_of(game, name, seen, _names),
     )
     own = {"spiel": game, "info": info, "__doc__": f"One play of {name}."}
+    own["board_is_state"] = is_open or (_is_perfect(game) and estimated(game) == float("inf"))
     return type("OpenSpiel", (OpenSpielEnvironment,), own)
-
-
-def _is_open(game: Any) -> bool:
-    """Return whether equal texts mean equal positions; False for games too large to solve."""
-    if not _hides_nothing(game) or _string_of(game) is None:
-        return False
-    return estimated(game) < float("inf") and shows_all(game, partial(shown, game))
 
 
 def _hides_nothing(game: Any) -> bool:
     """Return whether a game has perfect information, and its seats move in turn."""
     is_open = game.get_type().information == _Kind.Information.PERFECT_INFORMATION
     return is_open and not _by_turns(game)
+
+
+def _is_perfect(game: Any) -> bool:
+    """Return whether a game's own string should hide nothing from the mover."""
+    return _hides_nothing(game) and _string_of(game) is not None
+
+
+def _is_open(game: Any) -> bool:
+    """Return whether equal texts mean equal positions; False for games too large to solve."""
+    if not _is_perfect(game) or estimated(game) == float("inf"):
+        return False
+    return shows_all(game, partial(shown, game))
 
 
 def _fits(game: Any, is_open: bool, seen: Text) -> Callable[[OpenSpielEnvironment], bool]:
@@ -227,6 +248,11 @@ def _by_turns(game: Any) -> bool:
     return bool(game.get_type().short_name.startswith("turn_based"))
 
 
+def _draws(game: Any) -> bool:
+    """Return whether a game draws by itself, instead of by moves of chance."""
+    return bool(game.get_type().chance_mode == _Kind.ChanceMode.SAMPLED_STOCHASTIC)
+
+
 def _string_of(game: Any) -> Callable[[Any, int], str] | None:
     """Return the method of a state that gives a seat's information; None if there is none."""
     kind = game.get_type()
@@ -255,6 +281,22 @@ def names_of(state: Any, player: int, numbers: Sequence[int]) -> list[str]:
 def _names(state: Any) -> list[str]:
     """Return the names of a state's legal actions."""
     return names_of(state, state.current_player(), state.legal_actions())
+
+
+def _history(state: Any) -> list[str]:
+    """Return the name of each move so far, without the label that it shares with alternatives.
+
+    ["0", "2", "Pass", "Bet"] in Kuhn poker: Deal:0 Deal:2 Pass Bet.
+    """
+    at, found = state.get_game().new_initial_state(), []
+    for move in state.full_history():
+        numbers = at.legal_actions()
+        names = names_of(at, at.current_player(), numbers)
+        label = _LABEL.match(commonprefix(names))
+        name = names[numbers.index(move.action)].removeprefix(label[0] if label else "")
+        found.append(name.replace(" ", "_"))
+        at.apply_action(move.action)
+    return found
 
 
 def rules_of(game: Any) -> str:

@@ -194,4 +194,5 @@ INFO = GameInfo(
     perfect_information=lambda env: env.is_open,
     expert=Expert(moves, reason),
     compact=COMPACT,
+    state=position,
 )

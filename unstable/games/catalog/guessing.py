@@ -3,7 +3,7 @@
 from itertools import islice, permutations, product
 from typing import Any
 
-from unstable.games.info import Compact, Expert, GameInfo
+from unstable.games.info import Compact, Expert, GameInfo, with_turns_left
 
 _MOST_GUESSES = 2000  # maximum number of listed guesses; Mastermind-v0-extreme has three million
 
@@ -31,6 +31,11 @@ def pegs(env: Any) -> str:
     )
     head = f"{state['code_length']} {kind}of 1-{state['num_numbers']}:"
     return f"{head} {', '.join(shown)}".rstrip()
+
+
+def secret(env: Any) -> str:
+    """Return the code, before what the seat knows."""
+    return f"{' '.join(map(str, env.state.game_state['secret_code']))} {pegs(env)}"
 
 
 def numbers(env: Any) -> list[str]:
@@ -80,6 +85,7 @@ MASTERMIND = GameInfo(
         "1 2 3 4, nothing else.",
         pegs,
     ),
+    state=with_turns_left(secret),
 )
 NUMBER = GameInfo(
     env="GuessTheNumberEnv",
@@ -92,4 +98,5 @@ NUMBER = GameInfo(
         "tried, nothing else.",
         hints,
     ),
+    state=with_turns_left(lambda env: f"{env.state.game_state['game_number']} {hints(env)}"),
 )

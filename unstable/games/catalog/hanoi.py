@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from unstable.games.info import Compact, Expert, GameInfo, always
+from unstable.games.info import Compact, Expert, GameInfo, always, with_turns_left
 
 
 class _Step(NamedTuple):
@@ -70,4 +70,5 @@ INFO = GameInfo(
         "disk from and the one to put it on, such as A C, nothing else.",
         position,
     ),
+    state=with_turns_left(position),
 )

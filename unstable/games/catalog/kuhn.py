@@ -195,4 +195,5 @@ TEXTARENA = GameInfo(
     name="KuhnPoker",
     legal_moves=legal_moves,
     compact=Compact(brief("whoever has more chips after all rounds wins"), position),
+    state=whole_state,
 )

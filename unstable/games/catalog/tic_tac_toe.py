@@ -214,4 +214,5 @@ WILD = GameInfo(
     perfect_information=always,
     expert=Expert(partial(moves, wild=True), wild_reason),
     action_values=partial(action_values, wild=True),
+    state=position,
 )

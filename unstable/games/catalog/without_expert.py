@@ -4,7 +4,7 @@ from itertools import product
 from typing import Any
 
 from unstable.games.catalog import tic_tac_toe
-from unstable.games.info import Compact, GameInfo, SmallTree, Teams, always
+from unstable.games.info import Compact, GameInfo, SmallTree, Teams, always, with_turns_left
 
 # Dice
 
@@ -35,6 +35,14 @@ def liars_moves(env: Any) -> list[str]:
     return ["[Call]", *bids] if bid["quantity"] else bids
 
 
+def liars_state(env: Any) -> str:
+    """Return each seat's dice, the seats that are out, in order, and the bid: 125/66 - 2x6."""
+    state, out = env.state.game_state, env.state.elimination_order
+    dice = "/".join("".join(map(str, sorted(own))) for own in state["dice_rolls"].values())
+    bid = state["current_bid"]
+    return f"{dice} {' '.join(map(str, out)) or '-'} {bid['quantity']}x{bid['face_value']}"
+
+
 PIG = GameInfo(
     env="PigDiceEnv",
     name="PigDice",
@@ -48,8 +56,9 @@ PIG = GameInfo(
         "nothing else.",
         pig_position,
     ),
+    state=with_turns_left(pig_position),
 )
-LIARS = GameInfo(env="LiarsDiceEnv", name="LiarsDice", legal_moves=liars_moves)
+LIARS = GameInfo(env="LiarsDiceEnv", name="LiarsDice", legal_moves=liars_moves, state=liars_state)
 
 
 # Marks on a board
@@ -106,6 +115,7 @@ THREE_PLAYERS = GameInfo(
         "is empty. Answer with the number of an empty cell, nothing else.",
         three_player_position,
     ),
+    state=three_player_position,
 )
 
 
@@ -139,6 +149,11 @@ def halves(env: Any, seats: int) -> tuple[tuple[int, ...], ...]:
     return tuple(range(seats // 2)), tuple(range(seats // 2, seats))
 
 
+def othello_state(env: Any) -> str:
+    """Return the rows of the board, with a dot for an empty cell."""
+    return "/".join("".join(cell or "." for cell in row) for row in env.board)
+
+
 _PRINTED = ("ReverseTicTacToe", "Crusade", "SpiteAndMalice", "Stratego", "FifteenPuzzle", "Chess")
 """Games whose boards list the legal moves."""
 GAMES = (
@@ -148,7 +163,7 @@ GAMES = (
     THREE_PLAYERS,
     GameInfo(env="BriscolaEnv", name="Briscola", legal_moves=briscola_moves),
     GameInfo(env="GolfEnv", name="Golf", legal_moves=golf_moves),
-    GameInfo(env="OthelloEnv", name="Othello", legal_moves=othello_moves),
+    GameInfo(env="OthelloEnv", name="Othello", legal_moves=othello_moves, state=othello_state),
     GameInfo(env="TabooEnv", name="Taboo", teams=Teams(halves)),
     *(GameInfo(env=f"{name}Env", name=name, prints_moves=True) for name in _PRINTED),
 )
