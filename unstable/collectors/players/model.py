@@ -55,12 +55,8 @@ class ModelPlayer:
             temperature=self.temperature,
             version=self.version,
             prompt_cut=prompt.cut_tokens,
-<<<<<<< HEAD
-            moves=self._moves(game),
-            state=self.prompts.encode_state(game.whole_state()) if self.moves == "state" else [],
-=======
             moves=await self._moves(observation, game, seed),
->>>>>>> h3/search
+            state=self.prompts.encode_state(game.whole_state()) if self.moves == "state" else [],
         )
         return answer_of(self.prompts, prompt.text, sampled)
 
