@@ -24,7 +24,7 @@ from tests.helpers.learners import (
     unlike_batch,
 )
 from tests.helpers.mistakes import refused
-from unstable.learners.batch import FlatBatch
+from unstable.learners.batch import FlatBatch, Floats
 from unstable.learners.model.packing import pack_samples
 from unstable.learners.turns import Transitions
 from unstable.types import Move, Reward
@@ -73,13 +73,13 @@ def test_transitions_of_state_follow_all_seats_and_of_view_its_own() -> None:
     assert own.known_SK[:, :2].tolist() == [[True, False]] * 2 + [[False, True]]
     assert [pair.tokens.prompt_ids for pair in own.pairs[::3]] == [[1, 2], [1, 3], [1, 4]]
 
-    values_SK = np.arange(48.0).reshape(3, 16)
+    values_SK: Floats = np.arange(48.0, dtype=np.float64).reshape(3, 16)
     assert whole.targets(values_SK)[:, :2].tolist() == [[32.5, 33.0], [2.0, -2.0], [16.0, 17.0]]
     assert whole.sums_to_end(np.ones((3, 1)))[:, 0].tolist() == [3.0, 1.0, 2.0]
     logprobs = [torch.tensor([math.log(p), 0.0]) for p in (0.1, 0.1, 0.2, *[0.5] * 6)]
     shares_M = whole.shares(logprobs)
     assert shares_M == pytest.approx([0.25, 0.25, 0.5, *[1 / 3] * 6])
-    means_SK = whole.means(shares_M, np.arange(9.0)[:, None])
+    means_SK = whole.means(shares_M, np.arange(9.0, dtype=np.float64)[:, None])
     assert means_SK[:, 0] == pytest.approx([1.25, 4.0, 7.0])
     copy = Transitions.unpacked(whole.packed)
     assert copy.packed == whole.packed
@@ -245,11 +245,11 @@ def test_critic_learns_values_of_moves_and_of_states_before_them(model, kind) ->
     values = learner.critic.model.values()[turns.pairs_M]
     shares = logprobs_of(learner, [1, 3], moves)
     mean = float(shares[0] - shares[1])
-    close = {"abs": 0.1 if kind == "network" else 0.2}
-    assert values[:2, 0] == pytest.approx([mean, 0.5], **close)
-    second = [row for row, owner in enumerate(turns.owners_M) if turns.seats_S[owner] == 1]
-    assert values[second[:2], 1] == pytest.approx([-1.0, 1.0], **close)
-    assert values[second[:2], 0] == pytest.approx([1.0, -1.0], **close)
+    close = 0.1 if kind == "network" else 0.2
+    assert values[:2, 0] == pytest.approx([mean, 0.5], abs=close)
+    replies = [row for row, owner in enumerate(turns.owners_M) if turns.seats_S[owner] == 1]
+    assert values[replies[:2], 1] == pytest.approx([-1.0, 1.0], abs=close)
+    assert values[replies[:2], 0] == pytest.approx([1.0, -1.0], abs=close)
 
 
 def logprobs_of(learner: Any, prompt: list[int], moves: tuple[Move, ...]) -> Tensor:
@@ -294,7 +294,7 @@ def test_loss_on_other_turns_leaves_critic_unchanged(model) -> None:
 @pytest.mark.parametrize(("sees", "kept"), [("state", "state"), ("seat", "legal")])
 def test_turns_without_moves_or_state_are_rejected(model, sees, kept) -> None:
     learner = make_learner(model, algorithm=vrpo(sees=sees))
-    lacking = {"moves": ()} if sees == "seat" else {"state": []}
+    lacking: dict[str, Any] = {"moves": ()} if sees == "seat" else {"state": []}
     refused(
         f"1 of 2 turns were recorded without sampling.moves = {kept}; start a new run",
         learner.update,

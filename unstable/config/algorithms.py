@@ -180,6 +180,8 @@ class VRPOConfig(SurrogateConfig):
 
     name: Literal["vrpo"] = "vrpo"
     critic: ActionCriticConfig = ActionCriticConfig()
+    proximal: NonNegativeFloat = 1.0
+    """loss weight of a move's KL to the policy before the update, in reward per nat; 0: none"""
 
     @property
     def moves_needed(self) -> MovesKept:

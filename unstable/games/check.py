@@ -28,6 +28,7 @@ from unstable.games.services import (
     lists_legal_moves,
     make_environment,
     prompt_style,
+    tells_state,
     with_teams,
 )
 from unstable.games.textarena import env_class, is_env, known_ids
@@ -305,6 +306,8 @@ def check_moves(game: GameConfig, moves: MovesKept, field: str = "games") -> Non
             f"{prefix}: the prompt style {game.prompt!r} makes the model reason, so its answers "
             f"are not moves; set {field}.prompt to answer, or choose another algorithm"
         )
+    if moves == "state" and not tells_state(game):
+        log.warning("%s: the game does not tell its state; the critic sees the seat's view", prefix)
     if moves == "expert" and game_info(game).expert is None:
         raise ConfigError(
             f"{prefix}: the game has no expert; choose another teacher or a game with an expert"

@@ -3,8 +3,12 @@
 Fan and Farina 2026, https://arxiv.org/abs/2605.19235.
 """
 
+from dataclasses import replace
+
 from unstable.config import VRPOConfig
+from unstable.learners.algorithm import Loss, Tokens
 from unstable.learners.clipped import Surrogate
+from unstable.learners.losses import proximal_loss
 
 
 class VRPO(Surrogate):
@@ -19,3 +23,16 @@ class VRPO(Surrogate):
     def whole_in_step(self) -> bool:
         """True over all moves: those of a prompt, which share its tokens, stay together."""
         return self.config.critic.gradient == "all" or super().whole_in_step
+
+    def loss(self, tokens: Tokens) -> Loss:
+        """Add the KL to the policy before the update, as in mirror descent."""
+        plain = super().loss(tokens)
+        if not self.config.proximal:
+            return plain
+        divergence = proximal_loss(
+            tokens.logprobs_N,
+            tokens.old_logprobs_N,
+            tokens.turns_N,
+            normalizer=tokens.normalizers_N,
+        )
+        return replace(plain, value=plain.value + self.config.proximal * divergence)
