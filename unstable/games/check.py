@@ -2,6 +2,7 @@
 
 import inspect
 import io
+import logging
 import random
 import re
 from collections.abc import Callable, Iterator
@@ -35,6 +36,7 @@ from unstable.games.textarena import env_class, is_env, known_ids
 from unstable.prompts import PARSERS, STYLES, PromptStyle
 from unstable.types import Observation
 
+log = logging.getLogger(__name__)
 _MAX_REASON = 200  # maximum characters of an env's error in a message
 _NEXT_API = re.compile(r"-v[1-9]\d*(?:-\w+)*$")  # end of ids in TextArena's next version
 
