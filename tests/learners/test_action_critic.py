@@ -202,7 +202,7 @@ def test_step_over_all_moves_has_gradient_by_enumeration(model, gradients, kind)
     parameters = before.policy.trained.parameters
     expected = torch.cat([g.flatten() for g in torch.autograd.grad(-expected_reward, parameters)])
     found = gradients[0][: len(expected)]
-    # Adam is invariant to the scale, which is that of a mean over the tokens.
+    # Adam is invariant to the scale, here a mean over the tokens.
     assert torch.cosine_similarity(found, expected, dim=0) == pytest.approx(1.0, abs=1e-5)
     assert expected.abs().max() > 1e-3
 

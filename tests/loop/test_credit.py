@@ -1,4 +1,4 @@
-"""A critic of moves learns Kuhn poker."""
+"""The action critic of the whole state learns Kuhn poker."""
 
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,8 @@ RUN: dict[str, Any] = {
     "model": {"name": "tiny_cards", "init": "fresh", "dtype": "float32", "adapter": {"rank": 32}},
     "actors": {"games_in_flight": 128},
     "learner": {
-        "algorithm": {"name": "vrpo", "kl_loss": 0.1, "critic": {"learning_rate": 1e-2}},
-        **{"learning_rate": 2e-3, "batch_size": 384, "steps_per_batch": 2, "epochs": 2},
+        "algorithm": {"name": "vrpo", "kl_loss": 0.1, "reference": {"ema": 0.9}},
+        **{"learning_rate": 2e-3, "batch_size": 384, "steps_per_batch": 2, "epochs": 6},
         "micro_batch_size": 384,
     },
     "eval": {"every": 0, "exploitability": {"every": 6}},
@@ -22,7 +22,7 @@ RUN: dict[str, Any] = {
 }
 
 
-async def test_move_critic_learns_kuhn(tmp_path: Path) -> None:
+async def test_action_critic_learns_kuhn(tmp_path: Path) -> None:
     context = make_context(Path("tiny_cards"), tmp_path / "run", **RUN)
     await train(context)
     rows = {row["version"]: row for row in read_rows(context.folder.metrics)}

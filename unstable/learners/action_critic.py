@@ -42,7 +42,7 @@ class ActionCritic:
 
     A target is the reward until the next turn plus the mean of the next turn's values over the
     current policy's moves (van Seijen et al. 2009, https://doi.org/10.1109/ADPRL.2009.4927542).
-    With the whole state the next turn is that of any seat, else the seat's own.
+    With the whole state any seat may make the next turn, else the same seat does.
     """
 
     def __init__(self, config: ActionCriticConfig, model: ValueModel, seed: int) -> None:

@@ -31,7 +31,7 @@ class MovesVisited(NamedTuple):
 
     @classmethod
     def of(cls, visits: Sequence[Visits]) -> Self:
-        """Join the moves of equal prompts: their gradient is that of all turns together."""
+        """Join the moves of equal prompts, whose gradient equals the sum over all turns."""
         numbers: dict[Key, int] = {}
         moves = cls([], [], [], np.empty(0), np.empty(0))
         rows = []
@@ -55,7 +55,7 @@ class MovesVisited(NamedTuple):
         """Return every move as an example, weighted by its visits and its probability.
 
         With weights whose mean over tokens is 1 it is the gradient of the expectation over moves.
-        Answers that are not listed, such as illegal ones, remain as they were sampled.
+        Answers that are not listed, such as illegal ones, remain as sampled.
         """
         samples = [*self.samples, *(batch.token_samples[index] for index in unlisted)]
         shares_L = np.exp([float(each.double().sum()) for each in self.logprobs])
