@@ -17,7 +17,7 @@ from unstable.solving.tree import Tree
 
 Floats = NDArray[np.float64]
 _RATE, _STEPS, _SETTLED = 0.5, 2000, 1e-3
-_NEVER = 1e-300  # stands for the reach of positions that no game reaches
+_NEVER = 1e-300  # least reach of a position, so that no mean divides by 0
 
 
 def floor_of(tree: Tree, weight: float, scale: float) -> float | None:
@@ -29,10 +29,10 @@ def floor_of(tree: Tree, weight: float, scale: float) -> float | None:
 def fixed_point(tree: Tree, weight: float, scale: float) -> Policy | None:
     """Return the policy where self-play settles, if regularized towards uniform play.
 
-    `weight` is that of the KL to uniform play, or of the entropy, in outcome (payoff / `scale`)
-    per nat of a move. Equal observations share one policy, as equal prompts do; their Q is the
-    mean over positions, weighted by the probability of reaching them. Any number of seats. None if
-    the steps, which are optimistic (their Q is extrapolated), do not settle.
+    `weight` is the weight of the KL to uniform play, or of the entropy, in outcome (payoff over
+    `scale`) per nat of a move. Equal observations share one policy, as equal prompts do; their Q is
+    the mean over positions, weighted by the probability of reaching them. Any number of seats. None
+    if the steps, which are optimistic (their Q is extrapolated), do not settle.
     """
     moves = _Moves(tree)
     uniform_M = logs_M = moves.log_softmax(np.zeros(moves.count))
