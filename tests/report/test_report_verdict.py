@@ -15,7 +15,7 @@ from tests.helpers.records import game_record
 from tests.helpers.rows import every_row
 from tests.helpers.tracking import make_config, make_game, make_tracker, run_updates
 from unstable.commands.report import state
-from unstable.config import dump
+from unstable.config import dump, load
 from unstable.records.files import json_line, write_lines
 from unstable.records.folder import RunFolder
 from unstable.report.report import write_report
@@ -57,7 +57,7 @@ def gained(*gains: tuple[float, float, float]) -> Run:
 def test_exploitability_has_a_margin(first: Bounds, last: Bounds, kind: str, why: str) -> None:
     found = verdict(exploited(first, last))
     assert found.kind == kind
-    assert f" at version 1, {why} (upper bounds" in found.reasons[0]
+    assert f" at version 1, {why} (upper bounds of NashConv / 2" in found.reasons[0]
 
 
 @given(st.floats(0.001, 100), st.floats(0, 100), st.floats(0, 0.5), st.floats(0, 0.5))
@@ -165,6 +165,16 @@ def test_page_states_how_run_ended(tmp_path: Path, ending: Ending, reason: str, 
     assert run["state"] == line
     names = [name for name, _ in run["facts"]]
     assert "training games" in names and "games" not in names
+
+
+def test_state_includes_the_floor_of_a_fixed_kl(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    for kl, ending in ((0.1, "(NashConv 0.087); set learner"), (0.0, "")):
+        config = load("tiny_kuhn", {"learner.algorithm.kl_loss": kl})
+        folder.config.write_text(dump(config), encoding="utf-8")
+        said = state(folder)
+        assert "exploitability of 0.044 in Kuhn" in said if kl else said == ""
+        assert ending in said
 
 
 def test_page_states_that_run_died(tmp_path: Path) -> None:

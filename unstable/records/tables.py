@@ -133,7 +133,7 @@ def exploitability(summary: RunSummary) -> Table:
         columns += ["least payoff", "against version", "of versions"]
         rows = [[*row, *won] for row, won in zip(rows, past, strict=True)]
     return Table(
-        "Exploitability in the game's payoff unit; 0 is an equilibrium",
+        "Exploitability (NashConv / 2) in the game's payoff unit; 0 is an equilibrium",
         columns,
         rows,
         "The two bounds come from the two ways to count illegal answers. The least payoff is the "

@@ -115,8 +115,8 @@ def _learning(runs: Sequence[Run]) -> list[Chart]:
         ),
         *_compared(
             *(runs, "Exploitability", "payoff", _exploitability),
-            "Payoff of a best response, in the game's unit; 0 is an equilibrium. The band spans "
-            "the two ways to count illegal answers.",
+            "NashConv / 2 for any number of seats, in the game's payoff unit; 0 is an equilibrium. "
+            "The band spans the two ways to count illegal answers.",
             zero=True,
         ),
         *_compared(

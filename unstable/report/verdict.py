@@ -117,8 +117,8 @@ def _exploitabilities(run: Run) -> list[_VerdictFinding]:
         sign, why = compared_exploitability(first, last)
         then, now = (f"{fixed(each.figures['high'], 3)} at version {each.version}" for each in ends)
         text = (
-            f"Exploitability in {key.env}: {then}, {now}, {why} (upper bounds, in the game's "
-            "payoff unit; 0 is an equilibrium)."
+            f"Exploitability in {key.env}: {then}, {now}, {why} (upper bounds of NashConv / 2, in "
+            "the game's payoff unit; 0 is an equilibrium)."
         )
         findings.append(_VerdictFinding(sign, text))
     return findings

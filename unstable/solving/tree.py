@@ -3,6 +3,8 @@
 The tree enumerates all outcomes of an env's draws, so that it needs only the env of a game.
 """
 
+import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -72,9 +74,10 @@ class Tree:
         return found[::-1]
 
 
-def grow(config: GameConfig, most_nodes: int = MOST_NODES) -> Tree:
+def grow(config: GameConfig, most_nodes: int = MOST_NODES, most_s: float = math.inf) -> Tree:
     """Grow the tree of a game; raises `ConfigError` if it cannot be solved exactly.
 
+    It also raises if the tree takes more than `most_s` seconds of this process's CPU time.
     In a game of perfect information, equal observations after equally many turns share one node.
     Turns count because `max_turns` truncates games.
     """
@@ -82,7 +85,7 @@ def grow(config: GameConfig, most_nodes: int = MOST_NODES) -> Tree:
     if (why := why_not_solved(config)) is not None:
         raise ConfigError(f"{place}: {why}")
     with all_chance_enumerated(config):
-        grower = _Grower(config, most_nodes)
+        grower = _Grower(config, most_nodes, time.process_time() + most_s)
         if grower.is_open:
             check_open(config)
         root = grower.after(lambda: Game(config, seed=0))
@@ -109,14 +112,14 @@ def as_key(observation: Observation) -> Shown:
 class _Grower:
     """Grower of a tree, depth first."""
 
-    def __init__(self, config: GameConfig, most_nodes: int) -> None:
+    def __init__(self, config: GameConfig, most_nodes: int, until: float) -> None:
         self.config = config
         self.nodes = 0
         self.most = 0.0
         self.shown: dict[Shown, Node] = {}
         size = game_info(config).small_tree
         self.is_open = size is not None and size.is_open
-        self._most_nodes = most_nodes
+        self._most_nodes, self._until = most_nodes, until
         self._numbers: dict[tuple[object, Shown], int] = {}
         self._open: dict[tuple[int, Shown], Node] = {}  # by number of turns: max_turns truncates
 
@@ -134,6 +137,8 @@ class _Grower:
 
     def _count(self, node: Node) -> Node:
         self.nodes += 1
+        if time.process_time() > self._until:
+            raise ConfigError(f"games = {self.config.key}: its tree takes too long; enlarge most_s")
         if self.nodes > self._most_nodes:
             raise ConfigError(
                 f"games = {self.config.key}: has more than {self._most_nodes:,} positions, the "
