@@ -112,13 +112,16 @@ def world(context: Context, config: p.Config = None) -> None:
 
 
 @app.command("eval", cls=ConfigCommand)
-def evaluate(context: Context, run: p.Run, version: p.Version = None) -> None:
+def evaluate(
+    context: Context, run: p.Run, version: p.Version = None, baseline: p.Baseline = None
+) -> None:
     """Evaluate a finished version of a run against fixed opponents."""
     if None not in (run.version, version):
         raise ConfigError(f"--version = {version}: conflicts with RUN_DIR@VERSION; remove one")
     from unstable.commands.evaluate import evaluate
 
-    evaluate(run.folder, version if run.version is None else run.version, context.obj.fields)
+    number = version if run.version is None else run.version
+    evaluate(run.folder, number, context.obj.fields, baseline)
 
 
 @app.command(cls=ConfigCommand)

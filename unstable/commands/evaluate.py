@@ -5,6 +5,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from unstable.commands.corrected import Luck, baseline_of, corrected_lines, fixed_before
 from unstable.commands.finished import (
     Version,
     check_adapter,
@@ -41,12 +42,17 @@ from unstable.types import (
 
 
 def evaluate(
-    run_dir: Path, version: Version | None, overrides: Mapping[str, Any]
+    run_dir: Path,
+    version: Version | None,
+    overrides: Mapping[str, Any],
+    baseline: int | None = None,
 ) -> list[EvalScore]:
     """Play a version of a run against `eval.opponents` again; print and return its scores.
 
     With `eval.exploitability.every` in the overrides, also computes and prints exploitability.
-    `version` None is the newest. Raises `ConfigError` for a missing folder or version.
+    `version` None is the newest. With `baseline`, the number of an earlier version, also prints
+    payoffs with control variates, in games with a small tree. Raises `ConfigError` for a missing
+    folder or version.
     """
     folder = RunFolder(run_dir)
     version = checkpoint_of(folder, version)
@@ -63,12 +69,14 @@ def evaluate(
         check_model(config.model)
         check_opponents(config)
         check_adapter(folder.checkpoint(version))
+        valued = None if baseline is None else baseline_of(folder, baseline, config)
         resolved = prepare(config, learner=False)
     show_plan(resolved)
     past = _past(folder, version, config)
     specs = evaluation_games(resolved.config, version, past)
     named = {seat.player for spec in specs for seat in spec.seats}
     served = [player for player in past if player in named]
+    lucks: dict[str, Luck] = {}
     counted = exact_games(config) if config.eval.exploitability.every else []
 
     async def play(
@@ -76,6 +84,9 @@ def evaluate(
     ) -> tuple[list[GameResult], list[Exploitability]]:
         for player, actor in product(served, actors):
             await actor.publish(player)
+        if valued is not None:
+            lines.phase("fixing the values of positions")
+            lucks.update(await fixed_before(actors, resolved.config, valued, specs))
         lines.phase("evaluating", len(specs))
         results = await play_evaluation(actors, specs, lines.advance)
         if counted:
@@ -86,6 +97,8 @@ def evaluate(
     scores = evaluation_scores(version, results)
     for line in (*map(score_line, scores), *map(exploitability_line, found)):
         print(line)
+    if baseline is not None:
+        print(*corrected_lines(version, results, lucks, baseline), sep="\n")
     return scores
 
 

@@ -30,6 +30,7 @@ _FORMAT = "i624I"  # CPython's `_random.Random` after the object's head: index a
 _Bytes = ctypes.c_char * struct.calcsize(_FORMAT)
 _shared: Any = random._inst
 _answer: Callable[[int], int] | None = None  # replaces draws within `answered`
+_noted: list[int] | None = None  # list of the draws within `noted`
 T = TypeVar("T")
 
 
@@ -65,7 +66,10 @@ def weighted(probabilities: Sequence[float]) -> int:
     if len(probabilities) == 1:
         return 0
     if _answer is None:
-        return int(_shared.choices(range(len(probabilities)), probabilities)[0])
+        drawn = int(_shared.choices(range(len(probabilities)), probabilities)[0])
+        if _noted is not None:
+            _noted.append(drawn)
+        return drawn
     try:
         return _answer(len(probabilities))
     except _UndrawnError as draw:
@@ -79,6 +83,11 @@ def all_draws(play: Callable[[], T]) -> Iterator[tuple[float, T]]:
     Enumerates integers, choices and shuffles of `random`, and `weighted`. It does not enumerate
     other draws (`other_draws.py` raises for them).
     """
+    return ((probability, result) for _, probability, result in scripted_draws(play))
+
+
+def scripted_draws(play: Callable[[], T]) -> Iterator[tuple[tuple[int, ...], float, T]]:
+    """Yield every outcome as `all_draws` does, each after its draws, as `noted` lists them."""
     scripts: list[tuple[tuple[int, ...], float]] = [((), 1.0)]
     while scripts:
         script, probability = scripts.pop()
@@ -92,7 +101,7 @@ def all_draws(play: Callable[[], T]) -> Iterator[tuple[float, T]]:
                 for answer, share in reversed([*enumerate(shares)])
             ]
         else:
-            yield probability, result
+            yield script, probability, result
 
 
 class _UndrawnError(BaseException):
@@ -114,6 +123,26 @@ def answered(answer: Callable[[int], int]) -> Iterator[None]:
     finally:
         del _shared._randbelow
         _answer = None
+
+
+@contextlib.contextmanager
+def noted() -> Iterator[list[int]]:
+    """Yield a list to which each draw within the context is appended; the draws do not change."""
+    global _noted
+    drawn, below = list[int](), _shared._randbelow
+
+    def draw(size: int) -> int:
+        found = int(below(size))
+        if size > 1:  # as in `answered`
+            drawn.append(found)
+        return found
+
+    _shared._randbelow, _noted = draw, drawn
+    try:
+        yield drawn
+    finally:
+        del _shared._randbelow
+        _noted = None
 
 
 def _by(script: tuple[int, ...]) -> Callable[[int], int]:

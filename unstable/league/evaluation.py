@@ -94,7 +94,8 @@ def _seats(
 def game_scores(version: int, results: Sequence[GameResult]) -> dict[int, float]:
     """Return a version's score by game id: 1 for a win, 0.5 for a draw, 0 for a loss."""
     return {
-        result.spec.game_id: WORTH[result.standing(_side(version, result)[0])] for result in results
+        result.spec.game_id: WORTH[result.standing(own_side(version, result)[0])]
+        for result in results
     }
 
 
@@ -103,7 +104,7 @@ def game_payoffs(version: int, results: Sequence[GameResult]) -> dict[int, float
 
     Games that are only won, drawn or lost are left out.
     """
-    found = {each.spec.game_id: side_payoff(each, _side(version, each)) for each in results}
+    found = {each.spec.game_id: side_payoff(each, own_side(version, each)) for each in results}
     return {game: payoff for game, payoff in found.items() if payoff is not None}
 
 
@@ -132,6 +133,17 @@ def evaluation_scores(
     `first` and `first_payoffs` are the scores and payoffs, by game id, of the version that gains
     are relative to; None leaves the gains out.
     """
+    rows = []
+    for key, games in by_opponent(version, results).items():
+        row = _with_payoff(_score(version, *key, games), games, first_payoffs)
+        rows.append(row if first is None else _with_gain(row, games, first))
+    return rows
+
+
+def by_opponent(
+    version: int, results: Sequence[GameResult]
+) -> dict[tuple[str, str, float], list[GameResult]]:
+    """Return games by env, opponent and temperature, in the order of their first games."""
     policy = PlayerId.policy(version)
     tables: dict[tuple[str, str, float], list[GameResult]] = {}
     for result in results:
@@ -139,11 +151,7 @@ def evaluation_scores(
         opponent = opponent_name(others[0]) if others else ALONE
         key = (result.spec.env, opponent, _temperature(version, result))
         tables.setdefault(key, []).append(result)
-    rows = []
-    for key, games in tables.items():
-        row = _with_payoff(_score(version, *key, games), games, first_payoffs)
-        rows.append(row if first is None else _with_gain(row, games, first))
-    return rows
+    return tables
 
 
 def opponent_name(player: PlayerId) -> str:
@@ -187,32 +195,39 @@ def _deals_interval(
 ) -> tuple[float, float | None, float | None]:
     """Return the mean of values by game id, and its 95 % interval, or None twice if it has none.
 
-    A deal is one observation, the mean of its games from every side, since these share the luck of
-    the cards. At most `distinct` observations count as independent.
+    A deal is one observation (`by_deal`); at most `distinct` observations count as independent.
+    """
+    observed = by_deal(results, values)
+    found = student_interval(observed, min(distinct, len(observed)))
+    return (mean(observed), None, None) if found is None else found
+
+
+def by_deal(results: Sequence[GameResult], values: Mapping[int, float]) -> list[float]:
+    """Return the mean per deal of values by game id; games without a value are left out.
+
+    The games of a deal, one from every side, share the luck of the cards.
     """
     deals: dict[int, list[float]] = {}
     for result in results:
         if result.spec.game_id in values:
             deals.setdefault(result.spec.seed, []).append(values[result.spec.game_id])
-    observed = [mean(deal) for deal in deals.values()]
-    found = student_interval(observed, min(distinct, len(observed)))
-    return (mean(observed), None, None) if found is None else found
+    return [mean(deal) for deal in deals.values()]
 
 
-def _side(version: int, result: GameResult) -> Side:
+def own_side(version: int, result: GameResult) -> Side:
     """Return the version's seats in a game."""
     policy = PlayerId.policy(version)
     return tuple(n for n, seat in enumerate(result.spec.seats) if seat.player == policy)
 
 
 def _temperature(version: int, result: GameResult) -> float:
-    return result.spec.seats[_side(version, result)[0]].temperature
+    return result.spec.seats[own_side(version, result)[0]].temperature
 
 
 def _score(
     version: int, env: str, opponent: str, temperature: float, results: Sequence[GameResult]
 ) -> EvalScore:
-    pairs = [(result, _side(version, result)) for result in results]
+    pairs = [(result, own_side(version, result)) for result in results]
     standings = [result.standing(side[0]) for result, side in pairs]
     turns = [turn for result, side in pairs for seat in side for turn in result.seat_turns(seat)]
     votes = results[0].spec.seats[pairs[0][1][0]].votes
@@ -255,7 +270,7 @@ def distinct_games(version: int, results: Sequence[GameResult]) -> int:
         return len(results)
     transcripts = {
         (
-            *_side(version, result),
+            *own_side(version, result),
             *((turn.seat, turn.answer.observation, turn.answer.action) for turn in result.turns),
             *result.outcomes,
         )

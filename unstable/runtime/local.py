@@ -29,6 +29,7 @@ from unstable.runtime.candidates import Candidates
 from unstable.solving.exploiter import Exploiter
 from unstable.solving.solver import answering
 from unstable.types import (
+    BASE,
     ActorState,
     Adapter,
     Batch,
@@ -191,7 +192,8 @@ class LocalActor(protocols.Actor):
     async def decide(
         self, game: str, version: PlayerId, part: int, parts: int
     ) -> dict[int, list[float]]:
-        return await self._exploiter(game).decide(version.name, part, parts)
+        adapter = None if version == BASE else version.name
+        return await self._exploiter(game).decide(adapter, part, parts)
 
     async def assess(
         self,

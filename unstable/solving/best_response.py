@@ -85,19 +85,13 @@ class PolicyValues:
         given = tuple(table.get(action, 0.0) for action in node.actions)
         return given, max(0.0, 1 - sum(given))
 
-    def forfeit(self, seat: int) -> tuple[float, ...]:
-        """Return the payoffs of a forfeit by this seat, for each seat."""
-        most, seats = self.tree.most, self.tree.seats
-        gain = most / (seats - 1) if seats > 1 else 0.0
-        return tuple(-most if each == seat else gain for each in range(seats))
-
     def of(self, node: Node) -> tuple[float, ...]:
         """Return the expected payoffs at a position, by seat."""
         if not node.children:
             return node.payoffs
         if id(node) not in self._values:
             probabilities, lost = self.probabilities(node)
-            total = [lost * payoff for payoff in self.forfeit(node.seat)]
+            total = [lost * payoff for payoff in self.tree.forfeit(node.seat)]
             for p, child in zip(probabilities, node.children, strict=True):
                 for seat, value in enumerate(self.of(child)):
                     total[seat] += p * value
@@ -160,7 +154,7 @@ class BestResponse:
         if node.seat == self.seat:
             return self._of(node.children[self.choice(node)])
         probabilities, lost = self._policy_values.probabilities(node)
-        won = lost * self._policy_values.forfeit(node.seat)[self.seat]
+        won = lost * self._policy_values.tree.forfeit(node.seat)[self.seat]
         return won + sum(
             p * self._of(child) for p, child in zip(probabilities, node.children, strict=True)
         )

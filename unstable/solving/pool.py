@@ -39,7 +39,7 @@ class _Won:
         self, tree: Tree, own: PolicyValues, others: Sequence[PolicyValues], seat: int
     ) -> None:
         self._own, self._others, self._seat = own, others, seat
-        self._forfeits = [own.forfeit(each)[seat] for each in range(tree.seats)]
+        self._forfeits = [tree.forfeit(each)[seat] for each in range(tree.seats)]
         self._values: dict[int, Floats] = {}
         self._decided: dict[int, tuple[Floats, Floats]] = {}
 

@@ -115,7 +115,7 @@ class _Sampled:
                 values[name] = values[id(node.children[response.choice(node)])]
             else:
                 probabilities[name], forfeit = self._values.probabilities(node)
-                cost = self._values.forfeit(node.seat)
+                cost = self._values.tree.forfeit(node.seat)
                 lost[name] = 0.0 if node.probabilities else sum(map(mul, pays, cost))
                 gains = (values[id(child)] for child in node.children)
                 values[name] = forfeit * lost[name] + sum(map(mul, probabilities[name], gains))

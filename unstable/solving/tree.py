@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from unstable.config import ConfigError, GameConfig
 from unstable.config import shown as shown_text
-from unstable.games.chance import all_draws
+from unstable.games.chance import scripted_draws
 from unstable.games.game import Game
 from unstable.games.services import game_info, why_not_solved
 from unstable.solving.chance import all_chance_enumerated, check_open
@@ -30,6 +30,7 @@ class Node:
 
     payoffs: tuple[float, ...] = ()  # by seat, in the game's unit; only at a game's end
     probabilities: tuple[float, ...] = ()  # probability per child; only at a chance node
+    draws: tuple[tuple[int, ...], ...] = ()  # per child of a chance node, as `chance.noted` lists
     seat: int = -1  # seat to move, else -1
     actions: tuple[str, ...] = ()  # legal action per child
     observation: Observation | None = None  # observation of the seat to move
@@ -57,6 +58,11 @@ class Tree:
     most: float  # maximum payoff or loss of a seat
     nodes: int
     decisions: tuple[Node, ...]  # one per distinct observation of a seat to move
+
+    def forfeit(self, seat: int) -> tuple[float, ...]:
+        """Return the payoffs of a forfeit by this seat, for each seat."""
+        gain = self.most / (self.seats - 1) if self.seats > 1 else 0.0
+        return tuple(-self.most if each == seat else gain for each in range(self.seats))
 
     def parents_first(self) -> list[Node]:
         """Return all positions in topological order: parents before children."""
@@ -128,11 +134,11 @@ class _Grower:
 
         `memories` has each seat's last information set and action, or None before its first one.
         """
-        outcomes = list(all_draws(play))
-        if len(outcomes) == 1:
-            return self._position(outcomes[0][1], memories)
-        node = self._count(Node(probabilities=tuple(probability for probability, _ in outcomes)))
-        node.children = [self._position(game, memories) for _, game in outcomes]
+        draws, probabilities, games = zip(*scripted_draws(play), strict=True)
+        if len(games) == 1:
+            return self._position(games[0], memories)
+        node = self._count(Node(probabilities=probabilities, draws=draws))
+        node.children = [self._position(game, memories) for game in games]
         return node
 
     def _count(self, node: Node) -> Node:

@@ -1,0 +1,183 @@
+"""Evaluation with control variates: payoffs from which the luck of known draws is subtracted.
+
+The values of positions are those of an earlier version's self-play, fixed before the games.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from unstable.commands.prepare import exact_games
+from unstable.config import ConfigError, GameConfig, RunConfig
+from unstable.games.services import prompt_style
+from unstable.league.evaluation import (
+    by_deal,
+    by_opponent,
+    distinct_games,
+    game_payoffs,
+    game_scores,
+    own_side,
+)
+from unstable.loop.context import decide
+from unstable.loop.protocols import Actor
+from unstable.models.base import load_tokenizer
+from unstable.prompts import PromptBuilder
+from unstable.records.folder import RunFolder
+from unstable.records.policies import read_policy
+from unstable.records.reading import Skipped
+from unstable.records.text import against, interval, number, signed
+from unstable.solving.best_response import PolicyValues
+from unstable.solving.control_variates import Corrected, corrected, luck
+from unstable.solving.draws import PROGRAMS, Known, draws, tabled
+from unstable.solving.exploiter import policy_by
+from unstable.solving.tree import Tree, grow
+from unstable.types import BASE, GameResult, GameSpec, PlayerId, SeatSpec, Shares, Turn
+from unstable.types.metrics import sampling_mode
+
+
+class Baseline(NamedTuple):
+    """An earlier version whose self-play values the positions of games with a small tree."""
+
+    version: int
+    trees: Mapping[str, Tree]  # by game
+    measured: Mapping[str, Shares]  # policies in the run's folder, by game
+
+    def lacking(self) -> list[str]:
+        """Return the games whose policy its checkpoint must tell."""
+        return [game for game in self.trees if game not in self.measured]
+
+
+def baseline_of(folder: RunFolder, version: int, config: RunConfig) -> Baseline:
+    """Return the baseline of a version; raises `ConfigError` if it cannot be one."""
+    place = f"--baseline = {version}"
+    games = exact_games(config)
+    if not games:
+        raise ConfigError(f"{place}: no game of this run can be solved exactly; leave it out")
+    trees = {
+        game: grow(config.game_by_key[game], config.eval.exploitability.nodes) for game in games
+    }
+    measured = {
+        game: shares
+        for game, shares in read_policy(folder, version, Skipped()).items()
+        if game in trees and _fits(trees[game], shares)
+    }
+    found = Baseline(version, trees, measured)
+    if found.lacking() and version not in folder.versions():
+        known = sorted({*folder.versions(), *folder.measured()})
+        raise ConfigError(
+            f"{place}: neither a policy nor a checkpoint in {folder.root}; available: "
+            f"{', '.join(map(str, known))}"
+        )
+    return found
+
+
+def _fits(tree: Tree, shares: Shares) -> bool:
+    return [*map(len, shares.values())] == [len(node.actions) for node in tree.decisions]
+
+
+class Luck(NamedTuple):
+    """All that determines the luck in a game's draws, fixed before the game is played."""
+
+    game: GameConfig
+    values: PolicyValues
+    known: Mapping[SeatSpec, Known]  # players with known probabilities
+    is_listed: Callable[[Turn], bool]
+
+    def of(self, result: GameResult, seats: Sequence[int]) -> float:
+        """Return the luck of `seats` in a game, in payoffs."""
+        players = {n: self.known[s] for n, s in enumerate(result.spec.seats) if s in self.known}
+        found = draws(self.values.tree, self.game, result, players, self.is_listed)
+        return luck(found, self.values.of, seats)
+
+
+async def fixed_before(
+    actors: Sequence[Actor], config: RunConfig, baseline: Baseline, specs: Sequence[GameSpec]
+) -> dict[str, Luck]:
+    """Return what determines the luck, by game; `actors` serve the players of `specs`."""
+    player = PlayerId.policy(baseline.version)
+    is_served = any(seat.player == player for spec in specs for seat in spec.seats)
+    publishes = baseline.lacking() and not is_served
+    for actor in actors if publishes else ():
+        await actor.publish(player)
+    tokenizer, found = load_tokenizer(config.model), {}
+    for game, tree in baseline.trees.items():
+        shares = baseline.measured.get(game) or await decide(actors, game, player)
+        seats = {seat for spec in specs if spec.env == game for seat in spec.seats}
+        known = {seat: await _known(actors, config, game, tree, seat) for seat in seats}
+        own = config.game_by_key[game]
+        builder = PromptBuilder(
+            tokenizer,
+            prompt_style(own),
+            config.model.template_arguments,
+            config.sampling.max_prompt_tokens,
+            config.sampling.thoughts,
+        )
+        found[game] = Luck(
+            own,
+            PolicyValues(tree, policy_by(tree, shares), forfeits=True),
+            {seat: each for seat, each in known.items() if each is not None},
+            lambda turn, builder=builder: _is_listed(builder, turn),  # type: ignore[misc]
+        )
+    for actor in actors if publishes else ():
+        await actor.retire(player)
+    return found
+
+
+async def _known(
+    actors: Sequence[Actor], config: RunConfig, game: str, tree: Tree, seat: SeatSpec
+) -> Known | None:
+    """Return a player's exact probabilities; None for one that has no such, such as a service.
+
+    Moves of a local model are known as it samples a single free answer at temperature 1.
+    """
+    opponent = config.fixed_opponents.get(seat.player.name)
+    if opponent is not None and opponent.kind in PROGRAMS:
+        return PROGRAMS[opponent.kind]
+    is_local = seat.player == BASE or seat.player.version is not None
+    player = seat.player
+    if opponent is not None and opponent.adapter_folder is not None:
+        is_local, player = opponent.answers == 1, PlayerId(opponent.adapter_name)
+    plain = seat.temperature == 1 and seat.votes == seat.best_of == 1
+    if not (is_local and plain) or config.eval.constrained or config.eval.exploitability.samples:
+        return None
+    return tabled(policy_by(tree, await decide(actors, game, player)))
+
+
+def _is_listed(builder: PromptBuilder, turn: Turn) -> bool:
+    """Return whether an answer is the one that a move's exact probability is about."""
+    sampled = turn.answer.sampled
+    return sampled is None or sampled.token_ids == builder.encode_move(turn.answer.action)
+
+
+def corrected_lines(
+    version: int, results: Sequence[GameResult], lucks: Mapping[str, Luck], baseline: int
+) -> list[str]:
+    """Return a line per env, opponent and temperature whose game has a small tree."""
+    found = []
+    for (env, opponent, temperature), games in by_opponent(version, results).items():
+        if env not in lucks:
+            continue
+        own = lucks[env]
+        by_game = {each.spec.game_id: own.of(each, own_side(version, each)) for each in games}
+        payoffs = game_payoffs(version, games)
+        values = payoffs or game_scores(version, games)
+        distinct = math.ceil(distinct_games(version, games) / len(games[0].spec.sides))
+        result = corrected(by_deal(games, values), by_deal(games, by_game), distinct)
+        known = {
+            seat.player.name for each in games for seat in each.spec.seats if seat in own.known
+        }
+        what = f"version {version} · {env} against {against(opponent, sampling_mode(temperature))}"
+        name = "payoff" if payoffs else "score"
+        found.append(f"{what}: {_text(result, name, len(games), ['chance', *sorted(known)])}")
+    return [f"control variates by version {baseline} · {line}" for line in found]
+
+
+def _text(found: Corrected, name: str, games: int, draws: Sequence[str]) -> str:
+    low, high = (None, None) if found.interval is None else found.interval[1:]
+    if not any(found.coefficients):
+        return "no significant help in held-out games, so not used"
+    digits = interval(found.mean, low, high, lambda value: signed(value, 3))
+    return (
+        f"{name} {digits} · {games:,} games are worth {number(games * found.factor)} "
+        f"({number(found.factor)} times; draws of {', '.join(draws)})"
+    )
