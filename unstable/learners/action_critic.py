@@ -20,7 +20,7 @@ from unstable.learners.batch import FlatBatch, Floats, Ints
 from unstable.learners.critic import Estimate
 from unstable.learners.losses import kl_estimates
 from unstable.learners.scoring import Scorer
-from unstable.learners.turns import Key, Pair, Transitions
+from unstable.learners.turns import Key, StateMove, Transitions
 from unstable.learners.value_models import ValueModel
 from unstable.types.seeds import derive_seed
 
@@ -60,7 +60,7 @@ class ActionCritic:
         turns = Transitions.of(batch, rewards_S, sees_state=config.sees == "state")
         replay = [*self._replay, turns][-config.replay :]
         unlisted = np.flatnonzero(~turns.listed_S)
-        others = [Pair("", batch.token_samples[index]) for index in unlisted]
+        others = [StateMove("", batch.token_samples[index]) for index in unlisted]
         *logprobs, others_logprobs = _scored(scorer, [*(each.answers for each in replay), others])
         places, pairs = _numbered(replay)
         self.model.take(pairs)
@@ -154,7 +154,7 @@ def _targets(replay: Sequence[_Replayed], values_PK: Floats) -> Floats:
     return np.concatenate(found)
 
 
-def _numbered(replay: Sequence[Transitions]) -> tuple[list[Ints], list[Pair]]:
+def _numbered(replay: Sequence[Transitions]) -> tuple[list[Ints], list[StateMove]]:
     """Return the pairs of all updates without duplicates, and each update's indices in them."""
     numbers: dict[Key, int] = {}
     places = [
@@ -166,7 +166,7 @@ def _numbered(replay: Sequence[Transitions]) -> tuple[list[Ints], list[Pair]]:
     return places, [pairs[key] for key in numbers]
 
 
-def _scored(scorer: Scorer, lists: Sequence[Sequence[Pair]]) -> list[list[Tensor]]:
+def _scored(scorer: Scorer, lists: Sequence[Sequence[StateMove]]) -> list[list[Tensor]]:
     """Log-probabilities of lists of answers under the current policy, in one pass."""
     keys = [[each.key[1:] for each in pairs] for pairs in lists]
     asked = dict(zip(chain(*keys), (pair.tokens for pair in chain(*lists)), strict=True))

@@ -19,7 +19,7 @@ MOST_SEATS = 16
 """Maximum number of seats, each of which has its own values."""
 
 
-class Pair(NamedTuple):
+class StateMove(NamedTuple):
     """A state, or a prompt, of an env with a move as its answer."""
 
     env: str
@@ -40,8 +40,8 @@ class Transitions:
     prompts. Both are without duplicates.
     """
 
-    pairs: list[Pair]
-    answers: list[Pair]
+    pairs: list[StateMove]
+    answers: list[StateMove]
     roles_S: list[Role]
     owners_M: Ints  # index of each move's turn
     pairs_M: Ints
@@ -110,7 +110,7 @@ class Transitions:
     def unpacked(cls, packed: bytes) -> Self:
         """Return the transitions that `packed` had."""
         columns = msgpack.decode(packed)
-        types = {"pairs": list[Pair], "answers": list[Pair], "roles_S": list[Role]}
+        types = {"pairs": list[StateMove], "answers": list[StateMove], "roles_S": list[Role]}
         found: dict[str, Any] = {
             name: convert(value, types[name]) if name in types else np.array(value)
             for name, value in columns.items()
@@ -161,13 +161,13 @@ class _Numbered:
     """Pairs, numbered in the order of their first occurrence."""
 
     def __init__(self) -> None:
-        self.found: list[Pair] = []
+        self.found: list[StateMove] = []
         self._numbers: dict[Key, int] = {}
 
     def add(self, env: str, prompt: list[int], answer: list[int], temperature: float) -> int:
         """Return the number of an answer to a prompt."""
         segments = (Segment(token_ids=answer),)
-        pair = Pair(env, TokenSample(prompt_ids=prompt, segments=segments, temperature=temperature))
+        pair = StateMove(env, TokenSample(prompt_ids=prompt, segments=segments, temperature=temperature))
         number = self._numbers.setdefault(pair.key, len(self.found))
         if number == len(self.found):
             self.found.append(pair)

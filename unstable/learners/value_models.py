@@ -15,7 +15,7 @@ from unstable.learners.micro_batches import MicroBatches
 from unstable.learners.model.policy import Policy, Scores
 from unstable.learners.model.trained import TrainedCopy
 from unstable.learners.scoring import Scorer
-from unstable.learners.turns import MOST_SEATS, Pair
+from unstable.learners.turns import MOST_SEATS, StateMove
 from unstable.types import Segment, TokenSample
 
 _FEATURES = 2048
@@ -31,7 +31,7 @@ class ValueModel(ABC):
         """The trained parameters."""
 
     @abstractmethod
-    def take(self, pairs: Sequence[Pair]) -> None:
+    def take(self, pairs: Sequence[StateMove]) -> None:
         """Replace the pairs."""
 
     @abstractmethod
@@ -79,14 +79,14 @@ class ValueNetwork(ValueModel):
     def parameters(self) -> list[nn.Parameter]:
         return list(self._network.parameters())
 
-    def take(self, pairs: Sequence[Pair]) -> None:
+    def take(self, pairs: Sequence[StateMove]) -> None:
         rows = {key: self._rows.get(key) or self._read(pair) for pair in pairs if (key := pair.key)}
         features_PF = np.zeros((len(rows), max(map(len, rows.values()), default=0)), np.int64)
         for row, features in zip(features_PF, rows.values(), strict=True):
             row[: len(features)] = features
         self._rows, self._features_PF = rows, torch.from_numpy(features_PF)
 
-    def _read(self, pair: Pair) -> list[int]:
+    def _read(self, pair: StateMove) -> list[int]:
         """Return a pair's features: its env, and its tokens by place; 0 is padding."""
         tokens, numbers = pair.tokens, self._numbers
         moves = ((-1 - place, token) for place, token in enumerate(tokens.token_ids))
@@ -136,7 +136,7 @@ class AdapterValues(ValueModel):
     def parameters(self) -> list[nn.Parameter]:
         return [*self._own.parameters, *self._head.parameters()]
 
-    def take(self, pairs: Sequence[Pair]) -> None:
+    def take(self, pairs: Sequence[StateMove]) -> None:
         self._pairs = [_with_next(pair.tokens) for pair in pairs]
 
     def values(self) -> Floats:
