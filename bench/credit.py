@@ -1,6 +1,7 @@
 """Accuracy of credit assignment methods, in games where the true advantage of every move is known.
 
     python -m bench.credit FOLDER [--config tiny_leduc] [--updates 20] [--batches 8] [--critic 40]
+    python -m bench.credit FOLDER --during 20 100 200 [--config tiny_leduc]
 
 A policy that has learned for `--updates` is frozen. For each estimator a separate run plays it
 against itself and computes advantages like any run; they are read from its files. Critics first
@@ -18,6 +19,9 @@ mean errors in two halves of the games, which share no deal: without a bias it i
 it may be negative, which a minus sign before its root shows. Illegal answers are left out. The
 table shows the mean over 20 random halvings; intervals are the middle 95 % of 400 bootstrap samples
 of the games in random halves, of whole groups if groups are compared.
+
+With `--during`, each estimator instead trains the policy with the config's regularization, and the
+table compares the advantages of these updates with exact ones of the version that played them.
 """
 
 import argparse
@@ -81,6 +85,7 @@ ESTIMATORS: dict[str, dict[str, Any]] = {
     "Q of moves a LoRA, lambda 1": of_critic("vrpo", kind="adapter", sarsa_lambda=1.0),
 }
 """The learner's algorithm of each estimator."""
+REGULARIZATION = {"kl_loss", "entropy", "reference", "decay"}
 JUDGES_NOISE = 2.0  # in standard deviations of the true advantages
 SPLITS, BOOTSTRAPS = 20, 400
 
@@ -114,6 +119,16 @@ def play(base: str, still: dict[str, Any], folder: Path, name: str, steps: int) 
     if name.startswith("branches"):
         options["groups.by"] = "branch"
     return trained(base, options, folder)
+
+
+def learning(base: str, options: dict[str, Any], folder: Path, name: str, steps: int) -> RunFolder:
+    """Run with the policy learning by an estimator, and keep all versions."""
+    regular = load(base).learner.algorithm.model_dump(include=REGULARIZATION, exclude_unset=True)
+    kept = {field: value for field, value in ESTIMATORS[name].items() if field not in STILL}
+    run = {"learner.algorithm": regular | kept, "loop.steps": steps, "tracking.keep_every": 1}
+    if name.startswith("branches"):
+        run["groups.by"] = "branch"
+    return trained(base, options | run, folder)
 
 
 def trained(base: str, options: dict[str, Any], folder: Path) -> RunFolder:
@@ -225,12 +240,12 @@ async def truth(config: RunConfig) -> tuple[Credits, float]:
     return found, game.payoff_scale or Game(game, 0).stakes or 1.0
 
 
-def read(folder: RunFolder, batches: int, found: Credits, scale: float) -> Turns:
-    """Return the turns of the last batches, without illegal answers."""
+def read(paths: Sequence[Path], found: Credits, scale: float) -> Turns:
+    """Return the turns of these files of samples, without illegal answers."""
     numbers: dict[object, int] = {}
     clusters: dict[object, int] = {}
     rows: list[tuple[Any, ...]] = []
-    for _, path in folder.sample_files()[-batches:]:
+    for path in paths:
         for record in read_records(path, SampleRecord, Skipped()):
             prompt = tuple(record.sampled.prompt_ids)
             answer = tuple(answer_tokens(record.sampled).token_ids)
@@ -386,7 +401,8 @@ def measured(still: dict[str, Any], args: argparse.Namespace) -> list[str]:
             continue
         steps = args.batches + args.critic * ("critic" in algorithm)
         folder = play(args.config, still, args.folder / f"estimator-{number}", name, steps)
-        runs[name] = read(folder, args.batches, found, scale)
+        files = [path for _, path in folder.sample_files()[-args.batches :]]
+        runs[name] = read(files, found, scale)
     count = min(len(turns.turns_S) for turns in runs.values())
     runs = {name: turns.first(count) for name, turns in runs.items()}
     lines = [row(name, turns.advantages_S, turns) for name, turns in runs.items()]
@@ -400,6 +416,23 @@ def measured(still: dict[str, Any], args: argparse.Namespace) -> list[str]:
     return lines
 
 
+def followed(options: dict[str, Any], args: argparse.Namespace) -> list[str]:
+    """Return the table's lines by estimator and update, for policies that learn."""
+    lines = []
+    for number, name in enumerate(ESTIMATORS):
+        if args.only is not None and number not in args.only:
+            continue
+        last = max(args.during)
+        folder = learning(args.config, options, args.folder / f"during-{number}", name, last)
+        files = dict(folder.sample_files())
+        for update in args.during:
+            start = {"model.init": str(folder.checkpoint(update - 1))}
+            config = prepare(alone(load(args.config, options | start)), learner=False).config
+            turns = read([files[update]], *asyncio.run(truth(config)))
+            lines.append(row(f"{name}, update {update}", turns.advantages_S, turns))
+    return lines
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="folder of the runs; existing runs are kept")
@@ -407,6 +440,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--updates", type=int, default=20, help="updates of the policy")
     parser.add_argument("--batches", type=int, default=8, help="measured batches")
     parser.add_argument("--critic", type=int, default=40, help="batches that train critics first")
+    parser.add_argument("--during", type=int, nargs="+", help="updates of learning policies, >= 2")
     parser.add_argument("--batch_size", type=int, help="turns; default: the config's")
     parser.add_argument("--only", type=int, nargs="+", help="numbers of estimators, including 0")
     parser.add_argument("--seed", type=int, default=1)
@@ -415,11 +449,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     options["sampling.moves"] = "expert"
     if args.batch_size is not None:
         options["learner.batch_size"] = args.batch_size
-    run = options | {"loop.steps": args.updates}
-    folder = trained(args.config, run, args.folder / "policy")
-    start = {"model.init": str(folder.checkpoint(args.updates)), "seed": args.seed + 1000}
-    rate = {"schedule": "constant", "final_rate": 0.0, "decay_fraction": 1.0}
-    lines = measured(options | start | {f"learner.{k}": v for k, v in rate.items()}, args)
+    if args.during:
+        lines = followed(options, args)
+    else:
+        run = options | {"loop.steps": args.updates}
+        folder = trained(args.config, run, args.folder / "policy")
+        start = {"model.init": str(folder.checkpoint(args.updates)), "seed": args.seed + 1000}
+        rate = {"schedule": "constant", "final_rate": 0.0, "decay_fraction": 1.0}
+        lines = measured(options | start | {f"learner.{k}": v for k, v in rate.items()}, args)
     print("| estimator | correlation | bias | noise | signal to noise |")
     print("|---|---|---|---|---|")
     print("\n".join(lines))
