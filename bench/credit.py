@@ -43,7 +43,6 @@ from unstable.collectors.players.model import ModelPlayer, legal_answers
 from unstable.commands.prepare import alone, exact_games, prepare
 from unstable.commands.train import train
 from unstable.config import GameConfig, RunConfig, load
-from unstable.contrib.algorithms.vrpo import action_advantages
 from unstable.engines.embedded.engine import EmbeddedEngine
 from unstable.games.game import Game
 from unstable.learners.advantages import generalized_advantages
@@ -79,12 +78,13 @@ ESTIMATORS: dict[str, dict[str, Any]] = {
     "branches of 8, leave-one-out": {"name": "rloo"},
     "GAE 0.95, V a layer": of_critic("ppo"),
     "GAE 0.95, V a LoRA": of_critic("ppo", kind="adapter"),
-    "Q of moves a layer, lambda 0": of_critic("vrpo", sarsa_lambda=0.0),
-    "Q of moves a LoRA, lambda 0": of_critic("vrpo", kind="adapter", sarsa_lambda=0.0),
-    "Q of moves a LoRA, lambda 0.95": of_critic("vrpo", kind="adapter", sarsa_lambda=0.95),
-    "Q of moves a LoRA, lambda 1": of_critic("vrpo", kind="adapter", sarsa_lambda=1.0),
+    "Q of the whole state": {"name": "vrpo"},
+    "Q of the whole state, a LoRA": {"name": "vrpo", "critic": {"kind": "adapter"}},
+    "Q of the whole state, corrected": {"name": "vrpo", "critic": {"correction": 1.0}},
+    "Q of the seat's view": {"name": "vrpo", "critic": {"sees": "seat"}},
 }
 """The learner's algorithm of each estimator."""
+CRITICS = ("ppo", "vrpo")
 REGULARIZATION = {"kl_loss", "entropy", "reference", "decay"}
 JUDGES_NOISE = 2.0  # in standard deviations of the true advantages
 SPLITS, BOOTSTRAPS = 20, 400
@@ -114,8 +114,10 @@ def play(base: str, still: dict[str, Any], folder: Path, name: str, steps: int) 
     """Run with the policy frozen, so that only a critic learns."""
     algorithm = ESTIMATORS[name]
     options = still | {"learner.algorithm": algorithm, "loop.steps": steps}
-    if "critic" not in algorithm:
+    if algorithm["name"] != "ppo":  # whose critic steps at the policy's rate
         options["learner.learning_rate"] = 1e-12
+    if algorithm["name"] == "vrpo":
+        options["sampling.moves"] = "auto"
     if name.startswith("branches"):
         options["groups.by"] = "branch"
     return trained(base, options, folder)
@@ -187,6 +189,25 @@ def joined(parts: Sequence[Credit]) -> Credit:
     shares = [each.reach / reach for each in parts]
     actions = (sum(map(mul, shares, row)) for row in rows)
     return Credit(reach, value, tuple(actions))
+
+
+def action_advantages(turns: Turns, decay: float) -> Floats:
+    """Compute the advantages [S] of the exact Q and V, corrected by later errors.
+
+    A = Q - V + decay * sum over k of decay^k * (reward + next V - Q), k turns later: Expected
+    SARSA(lambda), as in VRPO, https://arxiv.org/abs/2605.19235.
+    """
+    controls_S = turns.actions_S - turns.values_S
+    # GAE gives the errors relative to V; subtracting the controls gives the errors relative to Q.
+    errors_S = generalized_advantages(
+        turns.rewards_S - controls_S,
+        turns.values_S,
+        turns.trajectories_S,
+        turns.turns_S,
+        gamma=1.0,
+        decay=decay,
+    )
+    return controls_S + decay * errors_S
 
 
 def reached(values: PolicyValues) -> Iterator[tuple[Node, float]]:
@@ -290,31 +311,26 @@ def expert_ratio(sampled: SampledTokens) -> float:
     """
     answer, moves = answer_tokens(sampled), sampled.moves
     share = next(expert for token_ids, expert in moves if token_ids == answer.token_ids)
-    assert share is not None
+    if share is None:  # the run records the whole state instead
+        return math.nan
     mixed = 0.99 * share + 0.01 / len(moves)
     return math.log(mixed) - math.fsum(each for each in answer.logprobs if each is not None)
 
 
 def computed(turns: Turns) -> dict[str, Floats]:
     """Return estimates that no run has: by the tree's V and Q, and with a judge of each turn."""
-    values_S, actions_S = turns.values_S, turns.actions_S
-    steps = turns.trajectories_S, turns.turns_S
-    legal_S = np.ones(len(values_S), bool)
+    values_S, steps = turns.values_S, (turns.trajectories_S, turns.turns_S)
     noise_S = np.random.default_rng(0).normal(size=len(values_S)) * turns.truth_S.std()
     scores_S = turns.truth_S + JUDGES_NOISE * noise_S
 
     def gae(decay: float) -> Floats:
         return generalized_advantages(turns.rewards_S, values_S, *steps, gamma=1.0, decay=decay)
 
-    def sarsa(decay: float) -> Floats:
-        rewards = turns.rewards_S, actions_S, values_S, legal_S
-        return action_advantages(*rewards, *steps, gamma=1.0, decay=decay)[0]
-
     return {
         "GAE 0.95, V exact": gae(0.95),
         "GAE 1, V exact": gae(1.0),
-        "Q exact, lambda 0.95": sarsa(0.95),
-        "Q exact, lambda 1": sarsa(1.0),
+        "Q exact, lambda 0.95": action_advantages(turns, 0.95),
+        "Q exact, lambda 1": action_advantages(turns, 1.0),
         "reverse KL to the expert": turns.kl_S,
         "role baseline and a judge": turns.advantages_S + scores_S,
         "a judge alone": scores_S,
@@ -399,7 +415,7 @@ def measured(still: dict[str, Any], args: argparse.Namespace) -> list[str]:
     for number, (name, algorithm) in enumerate(ESTIMATORS.items()):
         if args.only is not None and number not in args.only:
             continue
-        steps = args.batches + args.critic * ("critic" in algorithm)
+        steps = args.batches + args.critic * (algorithm["name"] in CRITICS)
         folder = play(args.config, still, args.folder / f"estimator-{number}", name, steps)
         files = [path for _, path in folder.sample_files()[-args.batches :]]
         runs[name] = read(files, found, scale)

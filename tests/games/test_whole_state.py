@@ -1,5 +1,6 @@
 """Test whole states: Markov in exact trees, complete, and without any effect on the game."""
 
+import math
 import random
 import re
 from functools import cache
@@ -9,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.games.test_environment import CONFIG as COIN
-from tests.games.test_environment import CoinPoker
+from tests.helpers.coin import COIN, CoinPoker
 from tests.helpers.games import LISTED, MIXED
 from tests.helpers.rows import every_row
 from tests.helpers.trees import KUHN, LEDUC, TIC_TAC_TOE
@@ -39,7 +39,7 @@ class Grower(_Grower):
     """Grower of a tree that also collects its decisions by whole state."""
 
     def __init__(self, config: GameConfig, *, merges: bool) -> None:
-        super().__init__(config, MOST_NODES)
+        super().__init__(config, MOST_NODES, math.inf)
         self.hides, self.is_open = not self.is_open, self.is_open and merges
         self.states: dict[str, list[tuple[Node, str]]] = {}
         with all_chance_enumerated(config):

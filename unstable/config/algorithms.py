@@ -138,8 +138,6 @@ class ActionCriticConfig(Section):
     """weight of later errors of the critic in a sampled move's advantage; 1: unbiased, noisy"""
     states: PositiveInt = 3
     """updates whose states the gradient over all moves covers; at most replay"""
-    visits: Share = 1.0
-    """exponent of a prompt's visits in its weight; 0: all prompts count alike"""
     replay: PositiveInt = 30
     """updates whose turns the critic learns from"""
     steps: PositiveInt = 80
@@ -148,8 +146,6 @@ class ActionCriticConfig(Section):
     """turns per step of the critic"""
     learning_rate: PositiveFloat = 3.0e-3
     """learning rate of the critic"""
-    normalize: Normalize = "none"
-    """sampled gradient: normalization of advantages by env and batch: none, center, or zscore"""
 
 
 class PPOConfig(SurrogateConfig):
@@ -180,7 +176,7 @@ class VRPOConfig(SurrogateConfig):
 
     name: Literal["vrpo"] = "vrpo"
     critic: ActionCriticConfig = ActionCriticConfig()
-    proximal: NonNegativeFloat = 1.0
+    proximal: NonNegativeFloat = 4.0
     """loss weight of a move's KL to the policy before the update, in reward per nat; 0: none"""
 
     @property

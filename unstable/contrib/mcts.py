@@ -63,7 +63,8 @@ class MCTSPlayer(OpponentPlayer):
 
     async def mix(self, observation: Observation, game: Position, seed: int) -> dict[str, float]:
         """Return probability 1 of the best move: proven best, or simulated most often."""
-        state: Any = game.copies()().env.raw.state
+        env = game.copies()().env.raw
+        state: Any = env.state
         moves = dict(zip(state.legal_actions(), game.legal_moves(), strict=True))
         import pyspiel  # an optional dependency
 

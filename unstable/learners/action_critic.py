@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from unstable.config import ActionCriticConfig
-from unstable.learners.advantages import explained_variance, normalize_by_env
+from unstable.learners.advantages import explained_variance
 from unstable.learners.all_moves import MovesVisited, Visits
 from unstable.learners.batch import FlatBatch, Floats, Ints
 from unstable.learners.critic import Estimate
@@ -76,9 +76,9 @@ class ActionCritic:
         advantages_S = visits[-1].advantages_S
         self.metrics |= _mismatch(batch, visits[-1])
         if config.gradient == "sampled":
-            return Estimate(normalize_by_env(advantages_S, batch.envs_S, config.normalize))
+            return Estimate(advantages_S)
         moves = MovesVisited.of(visits)
-        examples = moves.examples(batch, unlisted, advantages_S[unlisted], config.visits)
+        examples = moves.examples(batch, unlisted, advantages_S[unlisted])
         return Estimate(
             advantages_S, examples=examples, logprobs=[*moves.logprobs, *others_logprobs]
         )

@@ -49,9 +49,7 @@ class MovesVisited(NamedTuple):
         sums_L = np.bincount(rows_V, np.concatenate([each.advantages_M for each in visits]))
         return moves._replace(visits_L=visits_L / len(visits), advantages_L=sums_L / visits_L)
 
-    def examples(
-        self, batch: FlatBatch, unlisted: Ints, advantages_U: Floats, exponent: float
-    ) -> Examples:
+    def examples(self, batch: FlatBatch, unlisted: Ints, advantages_U: Floats) -> Examples:
         """Return every move as an example, weighted by its visits and its probability.
 
         With weights whose mean over tokens is 1 it is the gradient of the expectation over moves.
@@ -59,8 +57,7 @@ class MovesVisited(NamedTuple):
         """
         samples = [*self.samples, *(batch.token_samples[index] for index in unlisted)]
         shares_L = np.exp([float(each.double().sum()) for each in self.logprobs])
-        counted_L = self.visits_L**exponent
-        weights_S = np.concatenate([counted_L * shares_L, np.ones(len(unlisted))])
+        weights_S = np.concatenate([self.visits_L * shares_L, np.ones(len(unlisted))])
         lengths_S = np.array([sample.num_scored for sample in samples])
         prompts: dict[tuple[int, ...], int] = {}
         sequences = [prompts.setdefault(tuple(s.prompt_ids), len(prompts)) for s in samples]

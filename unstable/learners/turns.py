@@ -167,7 +167,9 @@ class _Numbered:
     def add(self, env: str, prompt: list[int], answer: list[int], temperature: float) -> int:
         """Return the number of an answer to a prompt."""
         segments = (Segment(token_ids=answer),)
-        pair = StateMove(env, TokenSample(prompt_ids=prompt, segments=segments, temperature=temperature))
+        pair = StateMove(
+            env, TokenSample(prompt_ids=prompt, segments=segments, temperature=temperature)
+        )
         number = self._numbers.setdefault(pair.key, len(self.found))
         if number == len(self.found):
             self.found.append(pair)
