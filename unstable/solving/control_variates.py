@@ -2,7 +2,7 @@
 
 AIVAT (Burch et al. 2018, https://arxiv.org/abs/1612.06915): at each draw whose probabilities are
 known, chance or a player's move, the value of the drawn outcome minus the expected value has the
-mean 0, whatever the values are. Subtracting it keeps the mean and, if the values are good, removes
+mean 0 with any values. Subtracting it keeps the mean and, if the values are good, removes
 variance. Values are fixed before the games are played, since values chosen afterwards could select
 a result (Kim and Sandholm 2026, https://arxiv.org/abs/2605.14261).
 """
@@ -31,8 +31,8 @@ class StateValue(Protocol[Contra]):
 class Draw(NamedTuple, Generic[State]):
     """A draw of chance or of a player, with the exact probability of each outcome.
 
-    Outcomes that cannot be told apart, such as all illegal answers, are one outcome. The choice of
-    the state that stands for an outcome must not depend on the drawn outcome.
+    Outcomes that are not distinguished, such as all illegal answers, are one outcome with any fixed
+    state as its successor.
     """
 
     probabilities: Sequence[float]

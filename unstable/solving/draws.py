@@ -37,7 +37,7 @@ def decision(node: Node, table: Mapping[str, float], action: str | None, other: 
     """Return the draw of a move; `action` None is any answer without a probability in the table.
 
     Such answers, illegal ones and unusual spellings of legal ones, are one outcome with the mass
-    that the table leaves, and `other` stands for it.
+    that the table leaves and the successor `other`, which may have any value.
     """
     given = [table.get(each, 0.0) for each in node.actions]
     place = node.actions.index(action) if action in node.actions else len(given)
@@ -54,10 +54,10 @@ def draws(
     """Yield the draws of chance, and of the seats with known probabilities, in order.
 
     `is_listed` tells whether an answer is the one that a known policy's probability refers to.
-    An illegal answer stands at a forfeit's payoffs, or at its own position if the config allows
-    another try. Further tries have another prompt, so their probabilities are not known and they
-    are left out, as is everything after a legal move that the tree spells differently. Leaving out
-    keeps the mean, since it depends only on earlier draws.
+    The successor of an illegal answer is a forfeit or, if the config allows another try, the same
+    position. Further tries have another prompt, so their probabilities are not known and they are
+    left out, as is everything after a legal move that the tree spells differently. Leaving draws
+    out keeps the mean, since it depends only on earlier draws.
     """
     with noted() as drawn:
         game = Game(config, result.spec.seed)
