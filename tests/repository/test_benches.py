@@ -26,6 +26,7 @@ from unstable.config import dump, load
 from unstable.models.adapters import write_adapter
 from unstable.models.base import load_model
 from unstable.records.folder import RunFolder
+from unstable.records.policies import write_policies
 from unstable.studies.league.population import turns
 from unstable.studies.sweep.config import read_sweep
 from unstable.studies.sweep.trials import LeagueJob, SweepFolder, trials_of
@@ -33,6 +34,7 @@ from unstable.studies.sweep.trials import LeagueJob, SweepFolder, trials_of
 BENCH = Path(__file__).parent.parent.parent / "bench"
 SCRIPTS = sorted(p.name for p in (*BENCH.glob("*.py"), *BENCH.glob("*.sh")) if p.stem != "__init__")
 SMALL = {
+    "aivat.py": "outputs/measured --deals 8 --matches 4",
     "beside.py": "--in_flight 4 --games 2 --rounds 1",
     "capacity.py": "--machine 2x24gb --config qwen3_24gb",
     "cpu_engine.py": "--requests 2 --prompt_tokens 8 --new_tokens 2 --rounds 1 --games 1",
@@ -152,6 +154,14 @@ def test_python_bench_runs(script: str, restored: None, capsys: pytest.CaptureFi
         case "curve.py":
             pytest.importorskip("matplotlib", reason="pip install -e '.[bench]'")
             write_curve(Path("run"))
+        case "aivat.py":
+            folder = RunFolder(Path("outputs/measured"))
+            folder.root.mkdir(parents=True)
+            folder.config.write_text(dump(load("tiny_kuhn")), encoding="utf-8")
+            for version in (1, 2, 3):
+                share = 0.2 * version
+                decisions = {at: [share, 1 - share] for at in range(12)}
+                write_policies(folder, version, {"Kuhn": decisions})
         case "credit.py":
             write_policy(RunFolder(Path("outputs/policy")).checkpoint(1))
         case "search.py":

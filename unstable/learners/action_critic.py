@@ -28,7 +28,7 @@ _TARGETS = 5
 """How often an update computes the critic's targets."""
 
 
-class _Replayed(NamedTuple):
+class _Recalled(NamedTuple):
     """Turns in the replay, with the policy's shares [M] and the pairs' indices [M] in the model."""
 
     turns: Transitions
@@ -65,7 +65,7 @@ class ActionCritic:
         places, pairs = _numbered(replay)
         self.model.take(pairs)
         replayed = [
-            _Replayed(each, found, each.shares(found), row[each.pairs_M])
+            _Recalled(each, found, each.shares(found), row[each.pairs_M])
             for each, found, row in zip(replay, logprobs, places, strict=True)
         ]
         if learns:
@@ -83,7 +83,7 @@ class ActionCritic:
             advantages_S, examples=examples, logprobs=[*moves.logprobs, *others_logprobs]
         )
 
-    def _learn(self, replay: Sequence[_Replayed]) -> None:
+    def _learn(self, replay: Sequence[_Recalled]) -> None:
         """Step the model on turns that are drawn from the replay."""
         rng = np.random.default_rng(derive_seed(self._seed, "critic", self._updates))
         config, losses = self.config, list[float]()
@@ -103,7 +103,7 @@ class ActionCritic:
             self._optimizer.step()
         self.metrics["learn/value_loss"] = float(np.mean(losses)) / 2
 
-    def _visits(self, each: _Replayed, values_PK: Floats) -> Visits:
+    def _visits(self, each: _Recalled, values_PK: Floats) -> Visits:
         """Return an update's turns with advantages."""
         turns, values_MK = each.turns, values_PK[each.pairs_M]
         values_SK = turns.means(each.shares_M, values_MK)
@@ -145,7 +145,7 @@ class ActionCritic:
         self._replay = [Transitions.unpacked(each) for each in state["replay"]]
 
 
-def _targets(replay: Sequence[_Replayed], values_PK: Floats) -> Floats:
+def _targets(replay: Sequence[_Recalled], values_PK: Floats) -> Floats:
     """Targets [R, K] of the listed moves that were played."""
     found = []
     for turns, _, shares_M, pairs_M in replay:
