@@ -26,7 +26,8 @@ NIM = GameConfig(env="Nim-v0", args={"piles": [2, 1, 2]})
 _SPIEL = """
 kuhn_poker leduc_poker liars_dice(dice_sides=4) tic_tac_toe matrix_pd dark_hex(board_size=2)
 goofspiel(num_cards=4,imp_info=True,points_order=descending) go(board_size=2,max_game_length=8)
-goofspiel(num_cards=3,imp_info=True,points_order=random) oshi_zumo(coins=3,size=1)
+goofspiel(num_cards=3,imp_info=True,points_order=random)
+oshi_zumo(coins=3,size=1,min_bid=1,horizon=3)
 """
 SPIEL = _SPIEL.split()
 LIBRARIES = {
