@@ -139,15 +139,15 @@ def measured(
             lucks.append((luck_one + luck_two) / 2)
         found = corrected(payoffs, lucks)
         used += sum(each > 0 for each in found.coefficients)
-        unscaled = [payoff - each for payoff, each in zip(payoffs, lucks, strict=True)]
-        ends = student_interval(payoffs), found.interval, student_interval(unscaled)
+        whole = [payoff - each for payoff, each in zip(payoffs, lucks, strict=True)]
+        ends = student_interval(payoffs), found.interval, student_interval(whole)
         for place, each in enumerate(ends):
             interval = each or Interval(found.mean, found.mean, found.mean)
             widths[place] += (interval.high - interval.low) ** 2
             covers[place] += interval.low - 1e-9 <= truth <= interval.high + 1e-9
-    factor, unscaled_factor = (widths[0] / max(each, 1e-300) for each in widths[1:])
-    shares = [each / matches for each in (covers[1], covers[0], used / 2)]
-    return Measured(factor, *shares, unscaled_factor)
+    factor, unscaled = (widths[0] / max(each, 1e-300) for each in widths[1:])
+    covered, plain = covers[1] / matches, covers[0] / matches
+    return Measured(factor, covered, plain, used / 2 / matches, unscaled)
 
 
 def rows(folder: RunFolder, deals: int, matches: int) -> list[str]:
