@@ -1,13 +1,14 @@
 """Games saved by control variates, and coverage of their intervals, in games with a small tree.
 
-    python -m bench.aivat RUN [RUN ...] [--deals 64] [--matches 2000]
+    python -m bench.aivat RUN [RUN ...] [--deals 128] [--matches 2000]
 
 RUN has policies of at least three versions after the start (eval.exploitability.every). Its newest
 version plays the middle one, in matches of `--deals` deals from both sides, by the exact policies.
 The values of positions are those of self-play of the version at a quarter, or of uniform play, or
 the former with noise of the size of their spread. For each, and for each set of corrected draws,
 the table shows the factor by which control variates reduce the squared width of the 95 % interval,
-and the share of intervals that cover the exact payoff.
+the factor without fitted coefficients (`unscaled`), the share of intervals that cover the exact
+payoff, also of plain ones, and the share of deals whose control variate was used.
 """
 
 import argparse
@@ -50,6 +51,7 @@ class Measured(NamedTuple):
     coverage: float  # of the corrected interval
     plain: float  # coverage of the plain interval
     used: float  # share of the coefficients that are not 0
+    unscaled: float  # factor with the coefficient 1 instead of fitted ones
 
 
 class Sampler:
@@ -127,7 +129,7 @@ def measured(
     """Play matches of `deals` deals from both sides, and compare intervals with the truth."""
     sampler = Sampler(tree, (own, other), value_of(tree, earlier, values), kinds)
     truth, rng = float(won_from(tree, own, [other], forfeits=True)[0]), Random(1)
-    widths, covers, used = [0.0, 0.0], [0, 0], 0
+    widths, covers, used = [0.0] * 3, [0] * 3, 0
     for _ in range(matches):
         payoffs, lucks = [], []
         for _ in range(deals):
@@ -137,13 +139,15 @@ def measured(
             lucks.append((luck_one + luck_two) / 2)
         found = corrected(payoffs, lucks)
         used += sum(each > 0 for each in found.coefficients)
-        both = student_interval(payoffs), found.interval
-        for place, each in enumerate(both):
+        whole = [payoff - each for payoff, each in zip(payoffs, lucks, strict=True)]
+        ends = student_interval(payoffs), found.interval, student_interval(whole)
+        for place, each in enumerate(ends):
             interval = each or Interval(found.mean, found.mean, found.mean)
             widths[place] += (interval.high - interval.low) ** 2
             covers[place] += interval.low - 1e-9 <= truth <= interval.high + 1e-9
-    shares = [each / matches for each in covers]
-    return Measured(widths[0] / max(widths[1], 1e-300), shares[1], shares[0], used / 2 / matches)
+    factor, unscaled = (widths[0] / max(each, 1e-300) for each in widths[1:])
+    covered, plain = covers[1] / matches, covers[0] / matches
+    return Measured(factor, covered, plain, used / 2 / matches, unscaled)
 
 
 def rows(folder: RunFolder, deals: int, matches: int) -> list[str]:
@@ -160,7 +164,8 @@ def rows(folder: RunFolder, deals: int, matches: int) -> list[str]:
         print(f"{game}: versions {chosen}, exploitability {', '.join(f'{x:.3f}' for x in far)}")
         for values, kinds in CASES:
             result = measured(tree, own, other, earlier, values, kinds, deals, matches)
-            cells = f"{result.factor:.2f}", *(f"{100 * each:.1f} %" for each in result[1:])
+            cells = [f"{each:.2f}" for each in (result.factor, result.unscaled)]
+            cells += [f"{100 * each:.1f} %" for each in result[1:4]]
             found.append(f"| {game} | {values} | {', '.join(kinds)} | {' | '.join(cells)} |")
             print(found[-1], flush=True)
     return found
@@ -169,12 +174,12 @@ def rows(folder: RunFolder, deals: int, matches: int) -> list[str]:
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("runs", type=Path, nargs="+", help="folders of runs with policies")
-    parser.add_argument("--deals", type=int, default=64, help="deals of a match")
+    parser.add_argument("--deals", type=int, default=128, help="deals of a match")
     parser.add_argument("--matches", type=int, default=2000)
     args = parser.parse_args(argv)
     lines = [line for run in args.runs for line in rows(RunFolder(run), args.deals, args.matches)]
-    print("\n| game | values | draws | factor | coverage | plain coverage | used |")
-    print("|---|---|---|---|---|---|---|")
+    print("\n| game | values | draws | factor | unscaled | coverage | plain coverage | used |")
+    print("|---|---|---|---|---|---|---|---|")
     print("\n".join(lines))
 
 

@@ -104,8 +104,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"learner": {"epochs": 0}}, "learner.epochs = 0: input should be greater than 0"),
     (
         {"sampling": {"top_p": 0.9}},
-        "sampling: unknown key 'top_p'; use one of max_prompt_tokens, max_tokens, moves, "
-        "temperature, thoughts",
+        "sampling: unknown key 'top_p'; use one of expert, max_prompt_tokens, max_tokens, "
+        "moves, temperature, thoughts",
     ),
     (
         {"eval": {"opponents": ["randm"]}},

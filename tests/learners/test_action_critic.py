@@ -143,7 +143,9 @@ def test_corrected_mean_over_all_games_is_true_gradient_for_any_q(model, kind, s
     learner = make_learner(model, algorithm=vrpo(**critic), micro_batch_size=512)
     spoil(learner)
     batch = FlatBatch(make_batch([s for i, each in enumerate(GAMES) for s in game(i, *each)]))
-    estimate = learner.critic.estimate(batch, batch.turn_rewards_S, learner.scorer, learns=False)
+    estimate = learner.critic.estimate(
+        batch, batch.turn_rewards_S, np.ones(len(batch.samples)), learner.scorer, learns=False
+    )
     assert learner.critic.metrics["learn/value_mean"] != 0.0
 
     first_A = logprobs(learner, [1, 2]).sum(1)
@@ -185,7 +187,9 @@ def test_step_over_all_moves_has_gradient_by_enumeration(model, gradients, kind)
     flat = FlatBatch(make_batch(turns))
     learner, before = make(), make()
     learner.update(flat.batch)
-    learner.critic.estimate(flat, flat.turn_rewards_S, before.scorer, learns=False)
+    learner.critic.estimate(
+        flat, flat.turn_rewards_S, np.ones(4), before.scorer, learns=False
+    )
     values_PK = learner.critic.model.values()
     whole = Transitions.of(flat, flat.turn_rewards_S, sees_state=True)
     expected_reward = torch.zeros(())

@@ -169,7 +169,8 @@ def part_of(batch, seat):
     "name", [name for name in ALGORITHMS if name not in (*UNWEIGHED, "distill")]
 )
 def test_capped_share_is_reported_for_each_role(model, name):
-    learner = make_learner(model, algorithm={"name": name, "importance_cap": 1.1})
+    sampled = {"critic": {"gradient": "sampled"}} if name == "vrpo" else {}
+    learner = make_learner(model, algorithm={"name": name, "importance_cap": 1.1, **sampled})
     batch = make_groups()
     parts = {"": batch, "/env/0": part_of(batch, 0), "/env/1": part_of(batch, 1)}
     expected = {suffix: capped_share(learner, part, 1.1) for suffix, part in parts.items()}

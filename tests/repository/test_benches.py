@@ -21,12 +21,14 @@ import torch
 from tests.helpers.cli import ran
 from tests.helpers.models import random_adapter
 from tests.helpers.tables import table
+from tests.helpers.trees import drawn
 from unstable.cli import run
 from unstable.config import dump, load
 from unstable.models.adapters import write_adapter
 from unstable.models.base import load_model
 from unstable.records.folder import RunFolder
 from unstable.records.policies import write_policies
+from unstable.solving.tree import grow
 from unstable.studies.league.population import turns
 from unstable.studies.sweep.config import read_sweep
 from unstable.studies.sweep.trials import LeagueJob, SweepFolder, trials_of
@@ -34,7 +36,7 @@ from unstable.studies.sweep.trials import LeagueJob, SweepFolder, trials_of
 BENCH = Path(__file__).parent.parent.parent / "bench"
 SCRIPTS = sorted(p.name for p in (*BENCH.glob("*.py"), *BENCH.glob("*.sh")) if p.stem != "__init__")
 SMALL = {
-    "aivat.py": "outputs/measured --deals 8 --matches 4",
+    "aivat.py": "measured --deals 16 --matches 4",
     "beside.py": "--in_flight 4 --games 2 --rounds 1",
     "capacity.py": "--machine 2x24gb --config qwen3_24gb",
     "cpu_engine.py": "--requests 2 --prompt_tokens 8 --new_tokens 2 --rounds 1 --games 1",
@@ -125,6 +127,18 @@ def write_curve(run: Path) -> None:
     (run / "metrics.jsonl").write_text(json.dumps({"version": 0, **evaluated}) + "\n")
 
 
+def write_measured(folder: RunFolder) -> None:
+    """Write a run with policies of three versions, which play at random in Kuhn poker."""
+    folder.root.mkdir()
+    config = load("tiny_kuhn")
+    folder.config.write_text(dump(config))
+    tree = grow(config.games[0])
+    for version in (1, 2, 3):
+        policy = drawn(tree, version, legal=0.9)
+        rows = [[*policy[node.key].values()] for node in tree.decisions]
+        write_policies(folder, version, {config.games[0].key: dict(enumerate(rows))})
+
+
 @pytest.fixture
 def restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Run in an empty folder with one thread, and undo a bench's changes to the process."""
@@ -151,17 +165,11 @@ def restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 )
 def test_python_bench_runs(script: str, restored: None, capsys: pytest.CaptureFixture[str]) -> None:
     match script:
+        case "aivat.py":
+            write_measured(RunFolder(Path("measured")))
         case "curve.py":
             pytest.importorskip("matplotlib", reason="pip install -e '.[bench]'")
             write_curve(Path("run"))
-        case "aivat.py":
-            folder = RunFolder(Path("outputs/measured"))
-            folder.root.mkdir(parents=True)
-            folder.config.write_text(dump(load("tiny_kuhn")), encoding="utf-8")
-            for version in (1, 2, 3):
-                share = 0.2 * version
-                decisions = {at: [share, 1 - share] for at in range(12)}
-                write_policies(folder, version, {"Kuhn": decisions})
         case "credit.py":
             write_policy(RunFolder(Path("outputs/policy")).checkpoint(1))
         case "search.py":

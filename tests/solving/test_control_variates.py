@@ -25,6 +25,7 @@ ILLEGAL, SPELLED = "[pass the salt]", "as the model rarely spells it"
 
 
 def is_listed(turn: Turn) -> bool:
+    assert turn.answer.action != ILLEGAL, "a model's builder cannot encode an arbitrary answer"
     return turn.answer.text != SPELLED
 
 

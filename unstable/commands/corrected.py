@@ -153,7 +153,7 @@ def corrected_lines(
     version: int, results: Sequence[GameResult], lucks: Mapping[str, Luck], baseline: int
 ) -> list[str]:
     """Return a line per env, opponent and temperature whose game has a small tree."""
-    found = []
+    found, policy = list[str](), PlayerId.policy(version)
     for (env, opponent, temperature), games in by_opponent(version, results).items():
         if env not in lucks:
             continue
@@ -162,20 +162,22 @@ def corrected_lines(
         payoffs = game_payoffs(version, games)
         values = payoffs or game_scores(version, games)
         distinct = math.ceil(distinct_games(version, games) / len(games[0].spec.sides))
-        result = corrected(by_deal(games, values), by_deal(games, by_game), distinct)
-        known = {
-            seat.player.name for each in games for seat in each.spec.seats if seat in own.known
-        }
+        lucks_D = by_deal(games, by_game)
+        result = corrected(by_deal(games, values), lucks_D, distinct)
+        seats = {seat for each in games for seat in each.spec.seats}
+        players = {seat.player for seat in seats & own.known.keys()}
+        known = {opponent if each != policy else each.name for each in players}
         what = f"version {version} · {env} against {against(opponent, sampling_mode(temperature))}"
         name = "payoff" if payoffs else "score"
-        found.append(f"{what}: {_text(result, name, len(games), ['chance', *sorted(known)])}")
+        text = _text(result, name, len(games), len(lucks_D), ["chance", *sorted(known)])
+        found.append(f"{what}: {text}")
     return [f"control variates by version {baseline} · {line}" for line in found]
 
 
-def _text(found: Corrected, name: str, games: int, draws: Sequence[str]) -> str:
+def _text(found: Corrected, name: str, games: int, deals: int, draws: Sequence[str]) -> str:
     low, high = (None, None) if found.interval is None else found.interval[1:]
     if not any(found.coefficients):
-        return "no significant help in held-out games, so not used"
+        return f"not used, since they do not help significantly in {deals // 2} held-out deals"
     digits = interval(found.mean, low, high, lambda value: signed(value, 3))
     return (
         f"{name} {digits} · {games:,} games are worth {number(games * found.factor)} "

@@ -53,9 +53,18 @@ class ActionCritic:
         self._optimizer = torch.optim.Adam(model.parameters, lr=config.learning_rate, fused=True)
 
     def estimate(
-        self, batch: FlatBatch, rewards_S: Floats, scorer: Scorer, *, learns: bool = True
+        self,
+        batch: FlatBatch,
+        rewards_S: Floats,
+        weights_S: Floats,
+        scorer: Scorer,
+        *,
+        learns: bool = True,
     ) -> Estimate:
-        """Learn from the batch, if it `learns`, then estimate its advantages by the new values."""
+        """Learn from the batch, if it `learns`, then estimate its advantages by the new values.
+
+        `weights_S` are the gradient weights of sampled answers.
+        """
         config = self.config
         turns = Transitions.of(batch, rewards_S, sees_state=config.sees == "state")
         replay = [*self._replay, turns][-config.replay :]
@@ -78,7 +87,7 @@ class ActionCritic:
         if config.gradient == "sampled":
             return Estimate(advantages_S)
         moves = MovesVisited.of(visits)
-        examples = moves.examples(batch, unlisted, advantages_S[unlisted])
+        examples = moves.examples(batch, unlisted, advantages_S[unlisted], weights_S[unlisted])
         return Estimate(
             advantages_S, examples=examples, logprobs=[*moves.logprobs, *others_logprobs]
         )

@@ -49,7 +49,9 @@ class MovesVisited(NamedTuple):
         sums_L = np.bincount(rows_V, np.concatenate([each.advantages_M for each in visits]))
         return moves._replace(visits_L=visits_L / len(visits), advantages_L=sums_L / visits_L)
 
-    def examples(self, batch: FlatBatch, unlisted: Ints, advantages_U: Floats) -> Examples:
+    def examples(
+        self, batch: FlatBatch, unlisted: Ints, advantages_U: Floats, weights_U: Floats
+    ) -> Examples:
         """Return every move as an example, weighted by its visits and its probability.
 
         With weights whose mean over tokens is 1 it is the gradient of the expectation over moves.
@@ -57,7 +59,7 @@ class MovesVisited(NamedTuple):
         """
         samples = [*self.samples, *(batch.token_samples[index] for index in unlisted)]
         shares_L = np.exp([float(each.double().sum()) for each in self.logprobs])
-        weights_S = np.concatenate([self.visits_L * shares_L, np.ones(len(unlisted))])
+        weights_S = np.concatenate([self.visits_L * shares_L, weights_U])
         lengths_S = np.array([sample.num_scored for sample in samples])
         prompts: dict[tuple[int, ...], int] = {}
         sequences = [prompts.setdefault(tuple(s.prompt_ids), len(prompts)) for s in samples]
@@ -67,6 +69,6 @@ class MovesVisited(NamedTuple):
             sequences_S=np.array(sequences),
             advantages_S=np.concatenate([self.advantages_L, advantages_U]),
             weights_S=weights_S * lengths_S.sum() / (weights_S * lengths_S).sum(),
-            chosen=np.arange(len(samples)),
+            chosen=np.flatnonzero(weights_S > 0),
             behavior=None,
         )

@@ -198,7 +198,9 @@ class Preparation:
         if self._critic is None:
             estimate = Estimate(algorithm.advantages(flat, rewards_S))
         elif isinstance(self._critic, ActionCritic):
-            estimate = self._critic.estimate(flat, rewards_S, self._scorer, learns=learns)
+            estimate = self._critic.estimate(
+                flat, rewards_S, algorithm.weights(flat), self._scorer, learns=learns
+            )
         else:
             estimate = self._critic.estimate(flat, rewards_S, self._scorer)
         examples = estimate.examples or algorithm.examples(flat, estimate.advantages_S)

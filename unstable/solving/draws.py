@@ -53,7 +53,7 @@ def draws(
 ) -> Iterator[Draw[Node]]:
     """Yield the draws of chance, and of the seats with known probabilities, in order.
 
-    `is_listed` tells whether an answer is the one that a known policy's probability refers to.
+    `is_listed` tells whether a legal answer is the one that a policy's probability refers to.
     The successor of an illegal answer is a forfeit or, if the config allows another try, the same
     position. Further tries have another prompt, so their probabilities are not known and they are
     left out, as is everything after a legal move that the tree spells differently. Leaving draws
@@ -73,7 +73,8 @@ def draws(
             can_retry = config.invalid_moves.allowed > 0
             other = node if can_retry else Node(payoffs=tree.forfeit(turn.seat))
             table = known[turn.seat](node, game)
-            yield decision(node, table, action if is_listed(turn) else None, other)
+            listed = action in node.actions and is_listed(turn)
+            yield decision(node, table, action if listed else None, other)
         with noted() as drawn:
             again = game.step(action).invalid
         if again:
