@@ -337,7 +337,9 @@ def test_invalid_pinned_versions_are_reported_in_one_line(pinned: Any) -> None:
 
 def test_documented_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (Path(__file__).parent.parent.parent / "docs/matchmaking.md").read_text()
-    first, own, search, several = (yaml.safe_load(e) for e in re.findall(r"```yaml\n(.*?)```", text, re.S))
+    first, own, search, several = (
+        yaml.safe_load(e) for e in re.findall(r"```yaml\n(.*?)```", text, re.S)
+    )
     made = parse(first).opponents
     assert [each.kind for each in parse(search).opponents.fixed] == ["search", "mcts"]
     assert made.pinned == [0, "best"] and [each.weight for each in made.fixed] == [1, 2]

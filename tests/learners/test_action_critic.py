@@ -187,9 +187,7 @@ def test_step_over_all_moves_has_gradient_by_enumeration(model, gradients, kind)
     flat = FlatBatch(make_batch(turns))
     learner, before = make(), make()
     learner.update(flat.batch)
-    learner.critic.estimate(
-        flat, flat.turn_rewards_S, np.ones(4), before.scorer, learns=False
-    )
+    learner.critic.estimate(flat, flat.turn_rewards_S, np.ones(4), before.scorer, learns=False)
     values_PK = learner.critic.model.values()
     whole = Transitions.of(flat, flat.turn_rewards_S, sees_state=True)
     expected_reward = torch.zeros(())
