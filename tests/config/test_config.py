@@ -103,6 +103,17 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ),
     ({"learner": {"epochs": 0}}, "learner.epochs = 0: input should be greater than 0"),
     (
+        {
+            "model": {"adapter": "none"},
+            "learner": {
+                "parallel": "fsdp",
+                "algorithm": {"name": "vrpo", "critic": {"kind": "adapter"}},
+            },
+        },
+        "learner.algorithm.critic.kind = 'adapter': unsupported with sharded weights; set "
+        "learner.algorithm.critic.kind to network, or learner.parallel to ddp",
+    ),
+    (
         {"sampling": {"top_p": 0.9}},
         "sampling: unknown key 'top_p'; use one of expert, max_prompt_tokens, max_tokens, "
         "moves, temperature, thoughts",

@@ -77,6 +77,14 @@ class RunConfig(Section):
         self._check_groups()
         self._check_moves()
         self._check_quantize()
+        critic = getattr(self.learner.algorithm, "critic", None)
+        if self.learner.algorithm.name == "vrpo" and critic is not None:
+            shards = self.model.trains_all and self.learner.parallel == "fsdp"
+            if critic.kind == "adapter" and shards:
+                raise ValueError(
+                    "learner.algorithm.critic.kind = 'adapter': unsupported with sharded weights; "
+                    "set learner.algorithm.critic.kind to network, or learner.parallel to ddp"
+                )
         mixed, kept = self.actors.max_loras, self.actors.max_cpu_loras
         if mixed != "auto" and kept != "auto" and kept < mixed:
             raise ValueError(
