@@ -196,6 +196,7 @@ LEDUC_FLOOR = (
     "config, fields, line",
     [
         ("tiny_leduc", {"kl_loss": 0.2}, LEDUC_FLOOR),
+        ("tiny_leduc", {"name": "vrpo", "kl_loss": 0.2}, LEDUC_FLOOR),
         ("tiny_leduc", {"kl_loss": 0.2, "reference": {"ema": 0.98}}, None),
         ("tiny_leduc", {"kl_loss": 0.2, "decay": {"rule": "linear"}}, None),
         ("tiny_leduc", {"kl_loss": 0.2, "kl_estimator": "k3"}, None),
@@ -213,7 +214,7 @@ LEDUC_FLOOR = (
 def test_floor_of_constant_regularization_is_noted(
     config: str, fields: dict[str, Any], line: str | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    algorithm = {"name": "ppo", "critic": None, **fields}
+    algorithm = {"name": "ppo", **({} if "name" in fields else {"critic": None}), **fields}
     env = {"games.0.env": "ConnectFour-v0"} if config == "tiny" else {}  # too large a tree
     found = load(config, {"learner.algorithm": algorithm, **env})
     assert examine(found, [machine()], lambda _: None) == 0

@@ -101,6 +101,20 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         "learner.algorithm.kl_reward = 0.1: has no effect in rft, which imitates won turns "
         "regardless of reward; set learner.algorithm.kl_loss instead",
     ),
+    (
+        {"learner": {"algorithm": {"name": "vrpo", "critic": {"states": 3, "replay": 2}}}},
+        "learner.algorithm.critic.states = 3: more than replay = 2 updates; lower it, or raise "
+        "learner.algorithm.critic.replay",
+    ),
+    (
+        {
+            "learner": {
+                "algorithm": {"name": "vrpo", "critic": {"gradient": "sampled", "states": 5}}
+            }
+        },
+        "learner.algorithm.critic.states = 5: applies only to the gradient over all moves; "
+        "leave it out",
+    ),
     ({"learner": {"epochs": 0}}, "learner.epochs = 0: input should be greater than 0"),
     (
         {

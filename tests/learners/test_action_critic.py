@@ -26,7 +26,8 @@ from tests.helpers.learners import (
 from tests.helpers.mistakes import refused
 from unstable.learners.batch import FlatBatch, Floats
 from unstable.learners.model.packing import pack_samples
-from unstable.learners.turns import Transitions
+from unstable.learners.turns import StateMove, Transitions
+from unstable.learners.value_models import ValueNetwork
 from unstable.types import Move, Reward
 
 HOT = 0.3  # temperature that makes the tiny model's answers vary
@@ -271,11 +272,36 @@ def test_micro_batches_do_not_change_the_gradients(model, gradients, kind) -> No
     assert_sizes_agree(gradients, model, batches, sizes=(12, 5, 1), epochs=2, **options)
 
 
+def test_batch_without_a_listed_move_is_learned_from_as_sampled(model) -> None:
+    """A base model that makes no legal move has no transitions, and learns to avoid its answers."""
+    learner = make_learner(model, algorithm=vrpo())
+    samples = [make_sample([1, 2], [9, 9], -1.0, game_id=i, moves=MOVES) for i in range(2)]
+    update = learner.update(make_batch(samples))
+    assert update.advantages == [-1.0, -1.0]
+    assert "learn/value_loss" not in update.metrics
+    assert update.metrics["learn/grad_norm"] > 0
+
+
+def test_features_beyond_all_embeddings_share_them(model) -> None:
+    network = ValueNetwork(seed=0)
+    torch.nn.init.normal_(network.parameters[-2], generator=torch.Generator().manual_seed(1))
+    tokens = [token_sample([word, word + 1, word + 2], [word]) for word in range(0, 4000, 2)]
+    network.take([StateMove("env", each) for each in tokens])
+    assert len(network.state_dict()["numbers"]) == 2047
+    values = network.values()
+    assert len(np.unique(values[:, 0])) > 1900
+    network.take([StateMove("env", each) for each in tokens[1000:]])
+    assert np.array_equal(network.values(), values[1000:])
+    assert network.values().shape == (1000, 16)
+
+
 def test_loss_on_other_turns_leaves_critic_unchanged(model) -> None:
     learner = make_learner(model, algorithm=vrpo(kind="network"))
     learner.update(unlike_batch(0))
     before = learner.snapshot().state["algorithm"]["critic"]
+    metrics = dict(learner.critic.metrics)
     assert learner.loss_on(unlike_batch(1)).tokens > 0
+    assert learner.critic.metrics == metrics
     after = learner.snapshot().state["algorithm"]["critic"]
     assert after["replay"] == before["replay"]
     for name, value in before["model"]["network"].items():

@@ -52,7 +52,9 @@ def _reward_per_outcome(config: RunConfig) -> float:
     algorithm, rewards = config.learner.algorithm, config.buffer.rewards
     by_critic = getattr(algorithm, "critic", None) or algorithm
     plain = getattr(by_critic, "normalize", None) in ("none", "center")
-    plain = plain or algorithm.name == "rloo" or getattr(algorithm, "scale", None) == "none"
+    plain = (
+        plain or algorithm.name in ("rloo", "vrpo") or getattr(algorithm, "scale", None) == "none"
+    )
     alone = len(rewards) == 1 and rewards[0].term == "outcome" and algorithm.reward_clip is None
     return max(0.0, rewards[0].weight) if plain and alone else 0.0
 
@@ -65,6 +67,6 @@ def _floors(config: RunConfig, weight: float) -> Iterator[str]:
             tree = grow(game, MOST_NODES, MOST_S)
         except ConfigError:  # too large
             continue
-        floor = floor_of(tree, weight, game.payoff_scale or Game(game, seed=0).stakes or 1.0)
+        floor = floor_of(tree, weight, Game(game, seed=0).payoff_scale)
         if floor is not None:
             yield f"{fixed(floor, 3)} in {key} (NashConv {fixed(2 * floor, 3)})"

@@ -147,6 +147,17 @@ class ActionCriticConfig(Section):
     learning_rate: PositiveFloat = 3.0e-3
     """learning rate of the critic"""
 
+    @model_validator(mode="after")
+    def _states_of_the_replay(self) -> Self:
+        if self.gradient == "sampled":
+            self.refuse("states", "applies only to the gradient over all moves; leave it out")
+        elif self.states > self.replay:
+            raise ValueError(
+                f"states = {self.states}: more than replay = {self.replay} updates; "
+                "lower it, or raise learner.algorithm.critic.replay"
+            )
+        return self
+
 
 class PPOConfig(SurrogateConfig):
     """PPO: a critic's advantages, or rewards minus their role's baseline; clipped ratios."""

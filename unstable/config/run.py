@@ -7,6 +7,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from unstable.config.algorithm import MovesKept, records
+from unstable.config.algorithms import VRPOConfig
 from unstable.config.base import Integer, Key, Section, nearest
 from unstable.config.game import CurriculumConfig, GameConfig
 from unstable.config.judges import BufferConfig, JudgeConfig, LLMOracle, RewardConfig
@@ -77,14 +78,7 @@ class RunConfig(Section):
         self._check_groups()
         self._check_moves()
         self._check_quantize()
-        critic = getattr(self.learner.algorithm, "critic", None)
-        if self.learner.algorithm.name == "vrpo" and critic is not None:
-            shards = self.model.trains_all and self.learner.parallel == "fsdp"
-            if critic.kind == "adapter" and shards:
-                raise ValueError(
-                    "learner.algorithm.critic.kind = 'adapter': unsupported with sharded weights; "
-                    "set learner.algorithm.critic.kind to network, or learner.parallel to ddp"
-                )
+        self._check_critic()
         mixed, kept = self.actors.max_loras, self.actors.max_cpu_loras
         if mixed != "auto" and kept != "auto" and kept < mixed:
             raise ValueError(
@@ -168,6 +162,16 @@ class RunConfig(Section):
                     f"buffer.rewards.{index}.term = 'expert': needs the expert's probabilities, "
                     f"but sampling.moves = {kept!r}; set sampling.moves to expert"
                 )
+
+    def _check_critic(self) -> None:
+        algorithm, shards = self.learner.algorithm, self.learner.parallel == "fsdp"
+        if not isinstance(algorithm, VRPOConfig) or algorithm.critic.kind == "network":
+            return
+        if shards and self.model.trains_all:
+            raise ValueError(
+                "learner.algorithm.critic.kind = 'adapter': unsupported with sharded weights; "
+                "set learner.algorithm.critic.kind to network, or learner.parallel to ddp"
+            )
 
     def _check_quantize(self) -> None:
         if self.model.quantize == "none":

@@ -69,19 +69,20 @@ class ActionCritic:
         turns = Transitions.of(batch, rewards_S, sees_state=config.sees == "state")
         replay = [*self._replay, turns][-config.replay :]
         unlisted = np.flatnonzero(~turns.listed_S)
-        others = [StateMove("", batch.token_samples[index]) for index in unlisted]
+        others = [StateMove(batch.envs_S[i], batch.token_samples[i]) for i in unlisted.tolist()]
         *logprobs, others_logprobs = _scored(scorer, [*(each.answers for each in replay), others])
         places, pairs = _numbered(replay)
         self.model.take(pairs)
-        replayed = [
+        recalled = [
             _Recalled(each, found, each.shares(found), row[each.pairs_M])
             for each, found, row in zip(replay, logprobs, places, strict=True)
         ]
+        self.metrics = {}
         if learns:
-            self._learn(replayed)
+            self._learn(recalled)
             self._replay, self._updates = replay, self._updates + 1
         values_PK = self.model.values()
-        visits = [self._visits(each, values_PK) for each in replayed[-config.states :]]
+        visits = [self._visits(each, values_PK) for each in recalled[-config.states :]]
         advantages_S = visits[-1].advantages_S
         self.metrics |= _mismatch(batch, visits[-1])
         if config.gradient == "sampled":
@@ -99,6 +100,8 @@ class ActionCritic:
         pairs_R = np.concatenate(
             [each.pairs_M[each.turns.chosen_S[each.turns.listed_S]] for each in replay]
         )
+        if not len(pairs_R):  # no answer was a listed move
+            return
         known_RK = np.concatenate([each.turns.known_SK[each.turns.listed_S] for each in replay])
         targets_RK = np.empty(0)
         for step in range(config.steps):
@@ -177,7 +180,7 @@ def _numbered(replay: Sequence[Transitions]) -> tuple[list[Ints], list[StateMove
 
 def _scored(scorer: Scorer, lists: Sequence[Sequence[StateMove]]) -> list[list[Tensor]]:
     """Log-probabilities of lists of answers under the current policy, in one pass."""
-    keys = [[each.key[1:] for each in pairs] for pairs in lists]
+    keys = [[each.key for each in pairs] for pairs in lists]
     asked = dict(zip(chain(*keys), (pair.tokens for pair in chain(*lists)), strict=True))
     found = dict(zip(asked, scorer.logprobs([*asked.values()]), strict=True))
     return [[found[key] for key in row] for row in keys]

@@ -161,7 +161,7 @@ class Preparation:
     """Prepares batches: rewards, advantages, examples and their columns.
 
     It scores the batch under the policy, the reference and the teacher as far as the config needs
-    it. Nothing but the algorithm changes state.
+    it. Only the algorithm and an action critic change state.
     """
 
     def __init__(
@@ -195,14 +195,7 @@ class Preparation:
             None if reading is None else reading.logprobs,
             per_turn=self._critic is not None,
         )
-        if self._critic is None:
-            estimate = Estimate(algorithm.advantages(flat, rewards_S))
-        elif isinstance(self._critic, ActionCritic):
-            estimate = self._critic.estimate(
-                flat, rewards_S, algorithm.weights(flat), self._scorer, learns=learns
-            )
-        else:
-            estimate = self._critic.estimate(flat, rewards_S, self._scorer)
+        estimate = self._estimate(flat, algorithm, rewards_S, learns=learns)
         examples = estimate.examples or algorithm.examples(flat, estimate.advantages_S)
         if self._config.env_weights == "spread":
             spread = spread_weights(flat.rewards_S, flat.roles_S)
@@ -235,6 +228,17 @@ class Preparation:
             if targets_S is None
             else sent(torch.from_numpy(targets_S).float(), self._scorer.device),
         )
+
+    def _estimate(
+        self, flat: FlatBatch, algorithm: Algorithm, rewards_S: Floats, *, learns: bool
+    ) -> Estimate:
+        """Return the advantages of the algorithm or its critic."""
+        if self._critic is None:
+            return Estimate(algorithm.advantages(flat, rewards_S))
+        if isinstance(self._critic, Critic):
+            return self._critic.estimate(flat, rewards_S, self._scorer)
+        weights_S = algorithm.weights(flat)
+        return self._critic.estimate(flat, rewards_S, weights_S, self._scorer, learns=learns)
 
     def _scored(
         self,

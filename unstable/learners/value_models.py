@@ -1,8 +1,9 @@
 """Models of a critic: values for each seat of states with moves."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import torch
@@ -18,6 +19,8 @@ from unstable.learners.scoring import Scorer
 from unstable.learners.turns import MOST_SEATS, StateMove
 from unstable.types import Segment, TokenSample
 
+_Feature = tuple[str | int, int]
+"""A token at a place of the state, from 0, or of the move, from -1 down; or an env."""
 _FEATURES = 2048
 _WIDTH = 128
 
@@ -58,8 +61,8 @@ class ValueNetwork(ValueModel):
     """A multilayer perceptron on the token ids of a state and a move, by their places.
 
     It suits short texts in which equal facts have equal places, such as the cells of a board. Each
-    token at each place has an embedding, in the order of first occurrence; beyond the first 2,047
-    they share embeddings. The last layer is initialized to 0. It runs on the CPU.
+    token at each place has an embedding; from the 2,048th on, by first occurrence, they share
+    embeddings by a hash. The last layer is initialized to 0. It runs on the CPU.
     """
 
     def __init__(self, seed: int) -> None:
@@ -71,7 +74,7 @@ class ValueNetwork(ValueModel):
         nn.init.zeros_(head.weight)
         nn.init.zeros_(head.bias)
         self._network = nn.Sequential(embedding, nn.ReLU(), hidden, nn.ReLU(), head)
-        self._numbers: dict[tuple[str | int, int], int] = {}  # of tokens at places
+        self._numbers: dict[_Feature, int] = {}  # at most one for each embedding
         self._rows: dict[Any, list[int]] = {}  # features by pair
         self._features_PF = torch.zeros(0, 0, dtype=torch.int64)
 
@@ -88,14 +91,16 @@ class ValueNetwork(ValueModel):
 
     def _read(self, pair: StateMove) -> list[int]:
         """Return a pair's features: its env, and its tokens by place; 0 is padding."""
-        tokens, numbers = pair.tokens, self._numbers
+        tokens = pair.tokens
         moves = ((-1 - place, token) for place, token in enumerate(tokens.token_ids))
-        places: Iterable[tuple[str | int, int]] = [
-            (pair.env, 0),
-            *enumerate(tokens.prompt_ids),
-            *moves,
-        ]
-        return [1 + numbers.setdefault(each, len(numbers)) % (_FEATURES - 1) for each in places]
+        places: list[_Feature] = [(pair.env, 0), *enumerate(tokens.prompt_ids), *moves]
+        return [*map(self._number, places)]
+
+    def _number(self, feature: _Feature) -> int:
+        known, count = self._numbers, _FEATURES - 1
+        if len(known) < count:
+            return 1 + known.setdefault(feature, len(known))
+        return 1 + known.get(feature, crc32(repr(feature).encode()) % count)
 
     @torch.no_grad()
     def values(self) -> Floats:
@@ -150,8 +155,25 @@ class AdapterValues(ValueModel):
         return values_SK
 
     def backward(self, rows_B: Tensor, targets_BK: Tensor, known_BK: Tensor) -> float:
-        """Call it on all ranks, each of which passes its share through the model."""
+        """Backpropagate this rank's share, and sum the gradients of all ranks."""
         samples = [self._pairs[row] for row in rows_B.tolist()]
+        while True:
+            try:
+                total = self._share(samples, targets_BK, known_BK)
+                break
+            except torch.OutOfMemoryError as error:
+                reason = str(error)
+            self._micro_batches.halve(reason)
+        gradients = [each.grad for each in self.parameters if each.grad is not None]
+        self._micro_batches.ranks.sum_([total, *gradients])
+        return float(total)
+
+    def _share(
+        self, samples: Sequence[TokenSample], targets_BK: Tensor, known_BK: Tensor
+    ) -> Tensor:
+        """Backpropagate this rank's samples; returns their share of the error."""
+        for parameter in self.parameters:
+            parameter.grad = None  # of an attempt that ran out of memory
         device, total = self._policy.device, torch.zeros(1, device=self._policy.device)
         with self._own.in_place():
             for indices, counts in self._micro_batches(samples):
@@ -161,9 +183,7 @@ class AdapterValues(ValueModel):
                 loss = counts * ((errors_SK * known_SK) ** 2).sum() / known_BK.sum().to(device)
                 loss.backward()
                 total += loss.detach()
-        gradients = [each.grad for each in self.parameters if each.grad is not None]
-        self._micro_batches.ranks.sum_([total, *gradients])
-        return float(total)
+        return total
 
     def state_dict(self) -> dict[str, Any]:
         return {"head": self._head.state_dict(), "own": self._own.state_dict()}
