@@ -26,7 +26,7 @@ async def games(moves: str, *, env: str = TICTACTOE, isolated: bool = False) -> 
     finally:
         await playing.close()
     assert all(isinstance(each, GameResult) for each in found)
-    return found  # type: ignore[return-value]
+    return sorted(found, key=lambda result: result.spec.game_id)  # type: ignore[union-attr, return-value]
 
 
 def kept(turn: Turn) -> list[tuple[list[int], float | None]]:

@@ -24,7 +24,8 @@ from tests.helpers.learners import (
     unlike_batch,
 )
 from tests.helpers.mistakes import refused
-from unstable.learners.batch import FlatBatch, Floats
+from unstable.learners.batch import FlatBatch, Floats, Ints
+from unstable.learners.experience import Experience
 from unstable.learners.model.packing import pack_samples
 from unstable.learners.turns import StateMove, Transitions
 from unstable.learners.value_models import ValueNetwork
@@ -61,7 +62,7 @@ def test_transitions_of_state_follow_all_seats_and_of_view_its_own() -> None:
     assert whole.next_S.tolist() == [2, -1, 1]
     assert whole.rewards_SK[:, :2].tolist() == [[0.5, 0.0], [2.0, -2.0], [0.0, 0.0]]
     assert whole.known_SK[:, :3].tolist() == [[True, True, False]] * 3
-    assert whole.chosen_S.tolist() == [0, 4, -1]
+    assert whole.places_S.tolist() == [0, 1, -1]
     assert [pair.tokens.prompt_ids for pair in whole.pairs[::3]] == [
         [3, 1, 2],
         [3, 1, 3],
@@ -77,14 +78,85 @@ def test_transitions_of_state_follow_all_seats_and_of_view_its_own() -> None:
     values_SK: Floats = np.arange(48.0, dtype=np.float64).reshape(3, 16)
     assert whole.targets(values_SK)[:, :2].tolist() == [[32.5, 33.0], [2.0, -2.0], [16.0, 17.0]]
     assert whole.sums_to_end(np.ones((3, 1)))[:, 0].tolist() == [3.0, 1.0, 2.0]
-    logprobs = [torch.tensor([math.log(p), 0.0]) for p in (0.1, 0.1, 0.2, *[0.5] * 6)]
-    shares_M = whole.shares(logprobs)
+    assert [each.tolist() for each in whole.courses] == [[0, 2, 1], [0, 0, 0]]
+    assert [each.tolist() for each in own.courses] == [[0, 1, 2], [0, 0, 2]]
+
+
+def remembered(sees: str = "state") -> tuple[Experience, Transitions, Ints]:
+    batch = two_seats()
+    turns = Transitions.of(batch, batch.turn_rewards_S, sees_state=sees == "state")
+    experience = Experience(sees)
+    points_S = experience.number(turns)
+    experience.count(turns, points_S)
+    return experience, turns, points_S
+
+
+def test_values_join_what_followed_with_those_of_the_model() -> None:
+    experience, turns, points_S = remembered()
+    likely = (0.1, 0.1, 0.2, *[0.5] * 6)
+    shares_M = experience.shares([torch.tensor([math.log(p), 0.0]) for p in likely])
     assert shares_M == pytest.approx([0.25, 0.25, 0.5, *[1 / 3] * 6])
-    means_SK = whole.means(shares_M, np.arange(9.0, dtype=np.float64)[:, None])
-    assert means_SK[:, 0] == pytest.approx([1.25, 4.0, 7.0])
-    copy = Transitions.unpacked(whole.packed)
-    assert copy.packed == whole.packed
-    assert copy.pair_keys == whole.pair_keys
+    model_PK = np.arange(9.0 * 16, dtype=np.float64).reshape(9, 16)
+    means = experience.means(shares_M, model_PK)
+    assert means[:, 0] == pytest.approx([20.0, 64.0, 112.0])
+
+    # Turn 1 ends the game by pair 4; turn 0 plays pair 0, then seat 1 an answer that is not listed.
+    values_PK = experience.values(shares_M, model_PK)
+    assert values_PK[4, :2] == pytest.approx([(2 + 2 * 64) / 3, (-2 + 2 * 65) / 3])
+    assert values_PK[0, :2] == pytest.approx([112.5 / 3, (113 + 2 * 1) / 3])
+    untouched = [1, 2, 3, 5, 6, 7, 8]
+    assert np.array_equal(values_PK[untouched], model_PK[untouched])
+
+    for _ in range(60):  # as it recurs, the model's values count for less
+        experience.count(turns, experience.number(turns))
+    values_PK = experience.values(shares_M, model_PK)
+    assert values_PK[4, :2] == pytest.approx([2.0, -2.0], abs=4.0)
+    assert points_S.tolist() == [0, 1, 2]
+
+
+def test_visits_are_weighted_by_other_seats_earlier_moves() -> None:
+    """Seat 0 moves, then seat 1, then seat 0: only seat 1's move has a weight for the last."""
+    same: dict[str, Any] = {"game_id": 7, "moves": MOVES}
+    made = [
+        make_sample([1, 2], [4, 0], 0.0, turn=0, **same),
+        make_sample([1, 3], [5, 0], 0.0, turn=1, seat=1, **same),
+        make_sample([1, 4], [6, 0], 1.0, turn=2, **same),
+    ]
+    flat = FlatBatch(make_batch(made))
+    turns = Transitions.of(flat, flat.turn_rewards_S, sees_state=True)
+    experience = Experience("state")
+    points_S = experience.number(turns)
+    before_M = np.array([0.5, 0.25, 0.25] * 3)
+    experience.visit(turns, points_S, before_M, updates=2)
+    assert experience.weights(before_M).tolist() == [1.0, 1.0, 1.0]
+    now_M = np.array([0.25, 0.5, 0.25, 0.1, 0.1, 0.8, 0.4, 0.5, 0.1])
+    assert experience.weights(now_M) == pytest.approx([1.0, 2.0, 0.5])  # seat 0's turns are first
+    experience.visit(turns, points_S, now_M, updates=2)
+    assert experience.weights(now_M) == pytest.approx([2.0, 3.0, 1.5])
+    experience.visit(turns, points_S, now_M, updates=2)
+    assert experience.weights(now_M) == pytest.approx([2.0, 2.0, 2.0])
+
+
+@pytest.mark.parametrize("sees", ["state", "seat"])
+def test_oldest_points_are_forgotten_and_the_rest_is_saved(sees: str) -> None:
+    experience, _, _ = remembered(sees)
+    later = FlatBatch(make_batch([make_sample([1, 9], [4, 0], 1.0, game_id=8, moves=MOVES)]))
+    turns = Transitions.of(later, later.turn_rewards_S, sees_state=sees == "state")
+    points_S = experience.number(turns)
+    experience.count(turns, points_S)
+    experience.visit(turns, points_S, np.full(12, 1 / 3), updates=3)
+    assert experience.newest(12) is experience
+    copy = Experience.unpacked(experience.packed(), sees)
+    assert copy.packed() == experience.packed()
+
+    less = experience.newest(11)
+    assert [pair.tokens.prompt_ids[-1] for pair in less.pairs.found] == [9, 9, 9]
+    assert less.number(turns).tolist() == [0]
+    model_PK = np.zeros((3, 16))
+    values_PK = less.values(np.full(3, 1 / 3), model_PK)
+    assert values_PK[:, 0] == pytest.approx([1 / 3, 0.0, 0.0])
+    assert less.weights(np.full(3, 1 / 3)) == pytest.approx([1.0])
+    assert len(experience.pairs.found) == 12
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1)), min_size=1, max_size=12))
@@ -174,7 +246,7 @@ def test_step_over_all_moves_has_gradient_by_enumeration(model, gradients, kind)
     """Two prompts with two turns each, in different states; one answer is illegal."""
 
     def make() -> Any:
-        learner = make_learner(model, algorithm=vrpo(kind=kind, states=1), micro_batch_size=50)
+        learner = make_learner(model, algorithm=vrpo(kind=kind), micro_batch_size=50)
         spoil(learner)
         return learner
 
@@ -189,14 +261,16 @@ def test_step_over_all_moves_has_gradient_by_enumeration(model, gradients, kind)
     learner, before = make(), make()
     learner.update(flat.batch)
     learner.critic.estimate(flat, flat.turn_rewards_S, np.ones(4), before.scorer, learns=False)
-    values_PK = learner.critic.model.values()
-    whole = Transitions.of(flat, flat.turn_rewards_S, sees_state=True)
+    values_PK = learner.critic.model.values()  # 3 points of 3 moves
+    for place, chosen, reward in ((0, 0, 1.0), (1, 1, -1.0), (2, 2, 0.5)):
+        values_PK[3 * place + chosen, 0] = (reward + 2 * values_PK[3 * place + chosen, 0]) / 3
+    rows = (0, 3, 6, 6)
     expected_reward = torch.zeros(())
     for place, turn in enumerate(turns):
         own_A = logprobs(before, turn.tokens.prompt_ids).sum(1)
         likely_M = own_A[LEGAL].exp()
         shares_M = (likely_M / likely_M.sum()).detach()
-        values_M = torch.from_numpy(values_PK[whole.pairs_M[3 * place : 3 * place + 3], 0]).float()
+        values_M = torch.from_numpy(values_PK[rows[place] : rows[place] + 3, 0]).float()
         value = shares_M @ values_M
         expected_reward = expected_reward + likely_M @ (values_M - value)
         if place == 3:
@@ -235,7 +309,7 @@ def test_critic_learns_values_of_moves_and_of_states_before_them(model) -> None:
     flat = FlatBatch(batch)
     turns = Transitions.of(flat, flat.turn_rewards_S, sees_state=True)
     learner.critic.model.take(turns.pairs)
-    values = learner.critic.model.values()[turns.pairs_M]
+    values = learner.critic.model.values()
     shares = logprobs_of(learner, [1, 3], moves)
     mean = float(shares[0] - shares[1])
     assert values[:2, 0] == pytest.approx([mean, 0.5], abs=0.1)
@@ -260,7 +334,7 @@ def test_bandit_is_learned_from_random_play(model, kind) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_save_and_load_between_updates_change_nothing(model, tmp_path, kind) -> None:
     def learner() -> Any:
-        return make_learner(model, algorithm=vrpo(kind=kind, replay=3), epochs=2)
+        return make_learner(model, algorithm=vrpo(kind=kind, replay=40), epochs=2)
 
     assert_resumes_to_the_bit(learner, unlike_batch, tmp_path)
 
@@ -303,7 +377,7 @@ def test_loss_on_other_turns_leaves_critic_unchanged(model) -> None:
     assert learner.loss_on(unlike_batch(1)).tokens > 0
     assert learner.critic.metrics == metrics
     after = learner.snapshot().state["algorithm"]["critic"]
-    assert after["replay"] == before["replay"]
+    assert after["experience"] == before["experience"]
     for name, value in before["model"]["network"].items():
         assert torch.equal(value, after["model"]["network"][name])
 

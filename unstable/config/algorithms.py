@@ -136,26 +136,23 @@ class ActionCriticConfig(Section):
     """policy gradient: over all legal moves by their probabilities, or of the sampled move"""
     correction: Share = 0.0
     """weight of later errors of the critic in a sampled move's advantage; 1: unbiased, noisy"""
-    states: PositiveInt = 3
-    """updates whose states the gradient over all moves covers; at most replay"""
-    replay: PositiveInt = 30
-    """updates whose turns the critic learns from"""
-    steps: PositiveInt = 80
+    states: PositiveInt = 30
+    """updates whose states behind a prompt the gradient over all moves averages"""
+    replay: PositiveInt = 20_000
+    """legal moves that the critic remembers, each once by state and prompt; an update scores all"""
+    steps: PositiveInt = 40
     """optimizer steps of the critic per update"""
     batch_size: PositiveInt = 1024
-    """turns per step of the critic"""
+    """moves per step of the critic"""
     learning_rate: PositiveFloat = 3.0e-3
     """learning rate of the critic"""
 
     @model_validator(mode="after")
-    def _states_of_the_replay(self) -> Self:
+    def _states_of_the_gradient(self) -> Self:
         if self.gradient == "sampled":
             self.refuse("states", "applies only to the gradient over all moves; leave it out")
-        elif self.states > self.replay:
-            raise ValueError(
-                f"states = {self.states}: more than replay = {self.replay} updates; "
-                "lower it, or raise learner.algorithm.critic.replay"
-            )
+        elif self.correction:
+            self.refuse("states", "applies only without a correction; leave it out")
         return self
 
 

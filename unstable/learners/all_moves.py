@@ -7,47 +7,64 @@ import numpy as np
 from torch import Tensor
 
 from unstable.learners.batch import Examples, FlatBatch, Floats, Ints, Role
-from unstable.learners.turns import Key, Transitions
+from unstable.learners.experience import Experience
 from unstable.types import TokenSample
 
 
-class Visits(NamedTuple):
-    """An update's turns with the current policy's logprobs and the critic's advantages."""
-
-    turns: Transitions
-    logprobs: list[Tensor]  # of each answer, by token
-    advantages_M: Floats  # of the legal moves
-    advantages_S: Floats  # of the answers
-
-
 class MovesVisited(NamedTuple):
-    """The legal moves [L] of each prompt, without duplicates, with their visits."""
+    """The legal moves [L] of each prompt, without duplicates.
+
+    Equal prompts have the gradient of the sum over their turns.
+    """
 
     samples: list[TokenSample]
     roles: list[Role]
     logprobs: list[Tensor]  # by token
-    visits_L: Floats  # mean number per update
-    advantages_L: Floats  # mean over the visits
+    visits_L: Floats  # turns with the move in this update
+    advantages_L: Floats  # mean over the states behind the prompt
 
     @classmethod
-    def of(cls, visits: Sequence[Visits]) -> Self:
-        """Join the moves of equal prompts, whose gradient equals the sum over all turns."""
-        numbers: dict[Key, int] = {}
-        moves = cls([], [], [], np.empty(0), np.empty(0))
-        rows = []
-        for turns, logprobs, _, _ in visits:
-            owners_A = np.zeros(len(turns.answers), int)
-            owners_A[turns.answers_M] = turns.owners_M
-            rows_A = np.array([numbers.setdefault(key, len(numbers)) for key in turns.answer_keys])
-            for index in np.flatnonzero(rows_A >= len(moves.samples)):
-                moves.samples.append(turns.answers[index].tokens)
-                moves.roles.append(turns.roles_S[owners_A[index]])
-                moves.logprobs.append(logprobs[index])
-            rows.append(rows_A[turns.answers_M])
-        rows_V = np.concatenate(rows)
-        visits_L = np.bincount(rows_V).astype(np.float64)
-        sums_L = np.bincount(rows_V, np.concatenate([each.advantages_M for each in visits]))
-        return moves._replace(visits_L=visits_L / len(visits), advantages_L=sums_L / visits_L)
+    def of(
+        cls,
+        experience: Experience,
+        points_S: Ints,
+        values_PK: Floats,
+        shares_M: Floats,
+        logprobs: Sequence[Tensor],
+        corrections_A: Floats | None,
+    ) -> Self:
+        """Average the advantages Q - V of a prompt's moves over the states behind the prompt.
+
+        These are the states of recent updates, by their weights; with sums of corrections by
+        answer, which belong to this update's turns, they are the states of this update.
+        """
+        owners_M, answers_M = experience.owners_M, experience.answers_M
+        seats_M = experience.seats_P[owners_M]
+        means_PK = experience.means(shares_M, values_PK)
+        advantages_M = values_PK[experience.pairs_M, seats_M] - means_PK[owners_M, seats_M]
+        new_P = np.bincount(points_S, minlength=len(means_PK))
+        weights_P = new_P if corrections_A is not None else experience.weights(shares_M)
+        weights_M = weights_P[owners_M]
+        visits_A = np.bincount(answers_M, new_P[owners_M])
+        chosen_L = np.flatnonzero(visits_A)
+        visits_L = visits_A[chosen_L].astype(np.float64)
+        sums_L = np.bincount(answers_M, weights_M * advantages_M)[chosen_L]
+        advantages_L = sums_L / np.bincount(answers_M, weights_M)[chosen_L]
+        if corrections_A is not None:
+            advantages_L += corrections_A[chosen_L] / visits_L
+        seats_A = np.zeros(len(visits_A), int)
+        seats_A[answers_M] = seats_M
+        found = [experience.answers.found[index] for index in chosen_L]
+        return cls(
+            samples=[each.tokens for each in found],
+            roles=[
+                (each.env, seat)
+                for each, seat in zip(found, seats_A[chosen_L].tolist(), strict=True)
+            ],
+            logprobs=[logprobs[index] for index in chosen_L],
+            visits_L=visits_L,
+            advantages_L=advantages_L,
+        )
 
     def examples(
         self, batch: FlatBatch, unlisted: Ints, advantages_U: Floats, weights_U: Floats

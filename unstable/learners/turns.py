@@ -1,16 +1,14 @@
 """Turns of a batch as transitions from state to state, with their legal moves."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
-from msgspec import convert, msgpack
-from torch import Tensor
 
 from unstable.config import ConfigError
-from unstable.learners.batch import FlatBatch, Floats, Ints, Mask, Role
+from unstable.learners.batch import FlatBatch, Floats, Ints, Mask
 from unstable.types import SampledTokens, Segment, TokenSample
 
 Key = tuple[str | float, ...]
@@ -36,17 +34,14 @@ class StateMove(NamedTuple):
 class Transitions:
     """S turns with M legal moves in all, and the turn that follows each one in its game.
 
-    A critic reads `pairs`, states with moves; `answers` are the moves as answers to the seats'
-    prompts. Both are without duplicates.
+    A critic reads `pairs` [M], states with moves; `answers` [M] are the moves as answers to the
+    seats' prompts.
     """
 
     pairs: list[StateMove]
     answers: list[StateMove]
-    roles_S: list[Role]
     owners_M: Ints  # index of each move's turn
-    pairs_M: Ints
-    answers_M: Ints
-    chosen_S: Ints  # index in M of the move that was played; -1: an answer that is not listed
+    places_S: Ints  # place of the played move among the turn's moves; -1: it is not listed
     next_S: Ints  # index of the next turn; -1: the game ends
     seats_S: Ints
     rewards_SK: Floats  # rewards between this turn and the next one, by seat
@@ -62,82 +57,44 @@ class Transitions:
         """
         turns = [sample.tokens for sample in batch.samples]
         _check(batch, turns, sees_state)
-        pairs, answers = _Numbered(), _Numbered()
-        owners, pairs_M, answers_M, chosen = list[int](), list[int](), list[int](), list[int]()
-        for index, (turn, env) in enumerate(zip(turns, batch.envs_S, strict=True)):
-            state, played = turn.state if sees_state else turn.prompt_ids, turn.move
-            chosen.append(-1 if played is None else len(owners) + played)
-            for move in turn.moves:
-                owners.append(index)
-                pairs_M.append(pairs.add(env, state, move.token_ids, 1.0))
-                answers_M.append(
-                    answers.add(env, turn.prompt_ids, move.token_ids, turn.temperature)
-                )
+        states = [turn.state if sees_state else turn.prompt_ids for turn in turns]
+        owners = [index for index, turn in enumerate(turns) for _ in turn.moves]
+        moves = [move.token_ids for turn in turns for move in turn.moves]
+        envs = batch.envs_S
         next_S, rewards_SK, known_SK = _courses(batch, rewards_S, together=sees_state)
         return cls(
-            pairs=pairs.found,
-            answers=answers.found,
-            roles_S=batch.roles_S,
+            pairs=[
+                _pair(envs[index], states[index], move, 1.0)
+                for index, move in zip(owners, moves, strict=True)
+            ],
+            answers=[
+                _pair(envs[index], turns[index].prompt_ids, move, turns[index].temperature)
+                for index, move in zip(owners, moves, strict=True)
+            ],
             owners_M=np.array(owners),
-            pairs_M=np.array(pairs_M),
-            answers_M=np.array(answers_M),
-            chosen_S=np.array(chosen),
+            places_S=np.array([-1 if turn.move is None else turn.move for turn in turns]),
             next_S=next_S,
             seats_S=np.array([seat for _, seat in batch.roles_S]),
             rewards_SK=rewards_SK,
             known_SK=known_SK,
         )
 
-    @cached_property
-    def pair_keys(self) -> list[Key]:
-        """The keys of `pairs`."""
-        return [each.key for each in self.pairs]
-
-    @cached_property
-    def answer_keys(self) -> list[Key]:
-        """The keys of `answers`."""
-        return [each.key for each in self.answers]
-
-    @cached_property
-    def packed(self) -> bytes:
-        """The whole as bytes, which a checkpoint saves."""
-        columns = {each.name: getattr(self, each.name) for each in fields(self)}
-        return msgpack.encode(
-            {name: v.tolist() if isinstance(v, np.ndarray) else v for name, v in columns.items()}
-        )
-
-    @classmethod
-    def unpacked(cls, packed: bytes) -> Self:
-        """Return the transitions that `packed` had."""
-        columns = msgpack.decode(packed)
-        types = {"pairs": list[StateMove], "answers": list[StateMove], "roles_S": list[Role]}
-        found: dict[str, Any] = {
-            name: convert(value, types[name]) if name in types else np.array(value)
-            for name, value in columns.items()
-        }
-        return cls(**found)
-
     @property
     def listed_S(self) -> Mask:
         """True for turns whose answer is a listed move."""
-        return self.chosen_S >= 0
+        return self.places_S >= 0
 
-    def shares(self, logprobs: Sequence[Tensor]) -> Floats:
-        """The policy's probabilities [M], normalized over legal moves, by the answers' logprobs."""
-        sums_A = np.array([float(each.double().sum()) for each in logprobs])
-        logprobs_M = sums_A[self.answers_M]
-        most_S = np.full(len(self.chosen_S), -np.inf)
-        np.maximum.at(most_S, self.owners_M, logprobs_M)
-        raised_M = np.exp(logprobs_M - most_S[self.owners_M])
-        sums_S = np.bincount(self.owners_M, weights=raised_M, minlength=len(most_S))
-        shares_M: Floats = raised_M / sums_S[self.owners_M]
-        return shares_M
-
-    def means(self, shares_M: Floats, values_MK: Floats) -> Floats:
-        """Means [S, K] of the values of each turn's moves, weighted by their shares."""
-        means_SK = np.zeros((len(self.chosen_S), values_MK.shape[1]))
-        np.add.at(means_SK, self.owners_M, shares_M[:, None] * values_MK)
-        return means_SK
+    @cached_property
+    def courses(self) -> tuple[Ints, Ints]:
+        """The turns [S] game by game in order, and where in this order each one's game starts."""
+        after, order, starts = self.next_S.tolist(), list[int](), list[int]()
+        for index in sorted(set(range(len(after))) - set(after)):
+            start = len(order)
+            while index >= 0:
+                order.append(index)
+                starts.append(start)
+                index = after[index]
+        return np.array(order), np.array(starts)
 
     def targets(self, values_SK: Floats) -> Floats:
         """Rewards [S, K] until the next turn plus that turn's values; 0 at the end of a game."""
@@ -148,32 +105,37 @@ class Transitions:
     def sums_to_end(self, errors_SK: Floats) -> Floats:
         """Sums [S, K] of the errors of a turn and all later ones of its game."""
         sums_SK = errors_SK.copy()
-        last = np.flatnonzero(self.next_S < 0)
-        before = {after: index for index, after in enumerate(self.next_S.tolist()) if after >= 0}
-        for index in last.tolist():
-            while (earlier := before.get(index)) is not None:
-                sums_SK[earlier] += sums_SK[index]
-                index = earlier
+        for index in reversed(self.courses[0].tolist()):
+            if self.next_S[index] >= 0:
+                sums_SK[index] += sums_SK[self.next_S[index]]
         return sums_SK
 
 
-class _Numbered:
+class Numbered:
     """Pairs, numbered in the order of their first occurrence."""
 
     def __init__(self) -> None:
         self.found: list[StateMove] = []
         self._numbers: dict[Key, int] = {}
 
-    def add(self, env: str, prompt: list[int], answer: list[int], temperature: float) -> int:
-        """Return the number of an answer to a prompt."""
-        segments = (Segment(token_ids=answer),)
-        pair = StateMove(
-            env, TokenSample(prompt_ids=prompt, segments=segments, temperature=temperature)
-        )
+    def add(self, pair: StateMove) -> int:
+        """Return the number of a pair."""
         number = self._numbers.setdefault(pair.key, len(self.found))
         if number == len(self.found):
             self.found.append(pair)
         return number
+
+    def copy(self) -> "Numbered":
+        """Return a copy, which later pairs do not change."""
+        copy = Numbered()
+        copy.found, copy._numbers = self.found.copy(), self._numbers.copy()
+        return copy
+
+
+def _pair(env: str, prompt: list[int], answer: list[int], temperature: float) -> StateMove:
+    segments = (Segment(token_ids=answer),)
+    tokens = TokenSample(prompt_ids=prompt, segments=segments, temperature=temperature)
+    return StateMove(env, tokens)
 
 
 def _check(batch: FlatBatch, turns: Sequence[SampledTokens], sees_state: bool) -> None:

@@ -45,7 +45,7 @@ class ValueModel(ABC):
     def backward(self, rows_B: Tensor, targets_BK: Tensor, known_BK: Tensor) -> float:
         """Backpropagate the mean squared error of the pairs with these indices; returns it.
 
-        Unknown targets have no error.
+        The targets are those of the first seats, K at most; unknown ones have no error.
         """
 
     @abstractmethod
@@ -109,7 +109,8 @@ class ValueNetwork(ValueModel):
         return values
 
     def backward(self, rows_B: Tensor, targets_BK: Tensor, known_BK: Tensor) -> float:
-        errors_BK = (self._network(self._features_PF[rows_B]) - targets_BK) * known_BK
+        values_BK = self._network(self._features_PF[rows_B])[:, : targets_BK.shape[1]]
+        errors_BK = (values_BK - targets_BK) * known_BK
         loss = (errors_BK**2).sum() / known_BK.sum()
         loss.backward()
         return float(loss.detach())
@@ -179,7 +180,8 @@ class AdapterValues(ValueModel):
             for indices, counts in self._micro_batches(samples):
                 inputs = self._policy.inputs([samples[index] for index in indices])
                 known_SK = known_BK[indices].to(device)
-                errors_SK = self._of(self._policy(inputs)) - targets_BK[indices].to(device)
+                values_SK = self._of(self._policy(inputs))[:, : targets_BK.shape[1]]
+                errors_SK = values_SK - targets_BK[indices].to(device)
                 loss = counts * ((errors_SK * known_SK) ** 2).sum() / known_BK.sum().to(device)
                 loss.backward()
                 total += loss.detach()

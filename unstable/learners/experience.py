@@ -1,0 +1,262 @@
+"""Experience of the action critic: what followed the moves of each state, with equal turns counted.
+
+In small games it is a model of the game, so that values hardly depend on the critic's network.
+"""
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from msgspec import convert, msgpack
+from torch import Tensor
+
+from unstable.learners.batch import Floats, Ints
+from unstable.learners.turns import MOST_SEATS, Numbered, StateMove, Transitions
+
+_PRIOR = 2.0
+"""Weight of the model's value of a move beside the turns with that move, in turns."""
+_DECAY = {"state": 0.99, "seat": 0.9}
+"""Factor of all counts per update, by what the critic sees.
+
+What follows a whole state hardly depends on the version that plays; in a seat's view, it does.
+"""
+_MOST_WEIGHT = 4.0
+"""Maximum importance weight of an earlier visit."""
+_SWEEPS = 30
+"""Maximum number of turns over which an outcome propagates per update beyond the model's values."""
+
+_Point = tuple[tuple[int, ...], tuple[int, ...]]
+"""A turn's legal moves: numbers of its pairs and of its answers."""
+_Row = tuple[int, int, bytes, bytes]
+"""A pair, the next point or -1, rewards [K] by seat, and whether they are known [K]."""
+
+
+class Visits(NamedTuple):
+    """An update's S turns, game by game."""
+
+    points_S: Ints
+    places_S: Ints  # place of the played move among its point's moves; -1: not listed
+    seats_S: Ints
+    starts_S: Ints  # index of the first turn of each turn's game
+    logshares_S: Floats  # log of the policy's share of the played move at that time
+
+
+class Counted(NamedTuple):
+    """What followed the pairs, as arrays: R kinds of turns."""
+
+    pairs_R: Ints
+    next_R: Ints
+    rewards_RK: Floats
+    counts_RK: Floats  # 0 for seats whose rewards are unknown
+
+
+class Experience:
+    """Turns of all updates, compressed; the points seen least recently are forgotten.
+
+    A *pair* is a state and a move, an *answer* a prompt and a move, a *point* a turn's state and
+    prompt with all legal moves. Each is kept once and has a number. K is the number of seats.
+    """
+
+    owners_M: Ints  # each legal move's point, point by point
+    pairs_M: Ints
+    answers_M: Ints
+    starts_P: Ints  # index in M of each point's first move
+    seats_P: Ints  # the seat to move
+
+    def __init__(self, sees: str) -> None:
+        self._decay, self._updates = _DECAY[sees], 0
+        self.pairs, self.answers = Numbered(), Numbered()
+        self._points: dict[_Point, int] = {}
+        self._seats, self._seen = list[int](), list[int]()  # by point: its seat and last update
+        self._counts: dict[_Row, float] = {}
+        self._recent: list[Visits] = []
+
+    def copy(self) -> "Experience":
+        """Return a copy, which a later update does not change."""
+        copy = object.__new__(Experience)
+        vars(copy).update(
+            (name, value.copy() if hasattr(value, "copy") else value)
+            for name, value in vars(self).items()
+        )
+        return copy
+
+    def number(self, turns: Transitions) -> Ints:
+        """Return the point [S] of each turn; new ones get numbers."""
+        pairs = [self.pairs.add(each) for each in turns.pairs]
+        answers, points = [self.answers.add(each) for each in turns.answers], list[int]()
+        bounds = np.searchsorted(turns.owners_M, np.arange(1 + len(turns.seats_S))).tolist()
+        for start, end, seat in zip(bounds, bounds[1:], turns.seats_S.tolist(), strict=False):
+            point = (tuple(pairs[start:end]), tuple(answers[start:end]))
+            points.append(self._points.setdefault(point, len(self._points)))
+            if points[-1] == len(self._seats):
+                self._seats.append(seat)
+                self._seen.append(self._updates)
+            self._seen[points[-1]] = self._updates
+        sizes_P = [len(pairs) for pairs, _ in self._points]
+        self.starts_P, self.seats_P = np.cumsum([0, *sizes_P])[:-1], np.array(self._seats)
+        self.owners_M = np.repeat(np.arange(len(sizes_P)), sizes_P)
+        self.pairs_M, self.answers_M = (
+            np.array([*chain.from_iterable(point[kind] for point in self._points)])
+            for kind in (0, 1)
+        )
+        return np.array(points)
+
+    def count(self, turns: Transitions, points_S: Ints) -> None:
+        """Count what followed the listed moves of an update."""
+        self._updates += 1
+        self._counts = {row: count * self._decay for row, count in self._counts.items()}
+        points, next_S = list(self._points), turns.next_S.tolist()
+        for index, place in enumerate(turns.places_S.tolist()):
+            if place >= 0:
+                pair = points[points_S[index]][0][place]
+                after = int(points_S[next_S[index]]) if next_S[index] >= 0 else -1
+                reward = turns.rewards_SK[index].tobytes()
+                row = (pair, after, reward, turns.known_SK[index].tobytes())
+                self._counts[row] = self._counts.get(row, 0.0) + 1.0
+
+    def shares(self, logprobs: Sequence[Tensor]) -> Floats:
+        """The policy's probabilities [M], normalized over legal moves, by the answers' logprobs."""
+        sums_A = np.array([float(each.double().sum()) for each in logprobs])
+        logprobs_M = sums_A[self.answers_M]
+        most_P = np.maximum.reduceat(logprobs_M, self.starts_P)
+        raised_M = np.exp(logprobs_M - most_P[self.owners_M])
+        shares_M: Floats = raised_M / np.add.reduceat(raised_M, self.starts_P)[self.owners_M]
+        return shares_M
+
+    def counted(self) -> Counted:
+        """What followed the pairs, for as many seats as the games have."""
+        rows = list(self._counts)
+        rewards_RK = np.frombuffer(b"".join(row[2] for row in rows), np.float64)
+        known_RK = np.frombuffer(b"".join(row[3] for row in rows), bool).reshape(-1, MOST_SEATS)
+        seats = 1 + int(np.flatnonzero(known_RK.any(0)).max(initial=-1))
+        counts_R = np.array([*self._counts.values()])
+        return Counted(
+            np.array([row[0] for row in rows], int),
+            np.array([row[1] for row in rows], int),
+            rewards_RK.reshape(-1, MOST_SEATS)[:, :seats],
+            counts_R[:, None] * known_RK[:, :seats],
+        )
+
+    def means(self, shares_M: Floats, values_PK: Floats) -> Floats:
+        """Means of the values of each point's moves [points, K], weighted by their shares."""
+        values_MK = shares_M[:, None] * values_PK[self.pairs_M]
+        return _sums(self.owners_M, values_MK, len(self._points))
+
+    def targets(
+        self, counted: Counted, shares_M: Floats, values_PK: Floats
+    ) -> tuple[Floats, Floats]:
+        """Sums [P, K] of the targets of each pair's turns, and how many there are.
+
+        A target is the reward until the next turn plus that turn's mean of `values_PK`.
+        """
+        means = self.means(shares_M, values_PK[:, : counted.counts_RK.shape[1]])
+        next_R = counted.next_R[:, None]
+        targets_RK = counted.rewards_RK + np.where(next_R >= 0, means[next_R[:, 0]], 0.0)
+        sums_PK = _sums(counted.pairs_R, counted.counts_RK * targets_RK, len(values_PK))
+        return sums_PK, _sums(counted.pairs_R, counted.counts_RK, len(values_PK))
+
+    def values(self, shares_M: Floats, model_PK: Floats) -> Floats:
+        """Values [P, K] of the pairs: those of the model, replaced by what followed as it recurs.
+
+        They are the fixed point of the targets' means with `_PRIOR` turns of the model's value.
+        """
+        counted, values_PK = self.counted(), model_PK.copy()
+        seats = counted.counts_RK.shape[1]
+        for _ in range(_SWEEPS if seats else 0):
+            sums_PK, counts_PK = self.targets(counted, shares_M, values_PK)
+            new_PK = (sums_PK + _PRIOR * model_PK[:, :seats]) / (counts_PK + _PRIOR)
+            moved = np.abs(new_PK - values_PK[:, :seats]).max()
+            values_PK[:, :seats] = new_PK
+            if moved < 1e-6:
+                break
+        return values_PK
+
+    def visit(self, turns: Transitions, points_S: Ints, shares_M: Floats, updates: int) -> None:
+        """Add the turns to the visits of the last `updates` updates."""
+        order, starts = turns.courses
+        points_S, places_S = points_S[order], turns.places_S[order]
+        played_S = np.log(shares_M[self.starts_P[points_S] + np.maximum(places_S, 0)])
+        visits = Visits(points_S, places_S, turns.seats_S[order], starts, played_S)
+        self._recent = [*self._recent, visits][-updates:]
+
+    def weights(self, shares_M: Floats) -> Floats:
+        """Weight of each point: its recent visits, as the current policy would make them.
+
+        A visit's importance weight is the ratio of the probabilities of the other seats' earlier
+        moves in that game, now and then, up to `_MOST_WEIGHT`.
+        """
+        weights = np.zeros(len(self._points))
+        for points_S, places_S, seats_S, starts_S, then_S in self._recent:
+            now_S = np.log(shares_M[self.starts_P[points_S] + np.maximum(places_S, 0)])
+            changes_S = np.where(places_S >= 0, now_S - then_S, 0.0)
+            of_seat_SK = changes_S[:, None] * (seats_S[:, None] == np.arange(1 + seats_S.max()))
+            before_SK = np.cumsum(of_seat_SK, axis=0) - of_seat_SK
+            before_SK -= before_SK[starts_S]
+            others_S = before_SK.sum(1) - before_SK[np.arange(len(seats_S)), seats_S]
+            ratios_S = np.exp(np.clip(others_S, -50.0, np.log(_MOST_WEIGHT)))
+            weights += np.bincount(points_S, ratios_S, minlength=len(weights))
+        return weights
+
+    def newest(self, limit: int) -> "Experience":
+        """Forget, if there are more than `limit` moves, the oldest points until half are left.
+
+        Those of the last update remain.
+        """
+        if len(self.pairs.found) <= limit:
+            return self
+        sizes_U = np.bincount(self._seen, [len(pairs) for pairs, _ in self._points])
+        small = np.flatnonzero(np.cumsum(sizes_U[::-1])[::-1] <= limit // 2)
+        since = min(int(small.min(initial=len(sizes_U))), len(sizes_U) - 1)
+        found = self.copy()
+        found.pairs, found.answers, found._points = Numbered(), Numbered(), {}
+        kept = [point for point, seen in enumerate(self._seen) if seen >= since]
+        numbers = {point: number for number, point in enumerate(kept)}
+        points, pairs_of = list(self._points), dict[int, int]()
+        for point in kept:
+            for old in points[point][0]:
+                pairs_of[old] = found.pairs.add(self.pairs.found[old])
+            pairs = tuple(pairs_of[old] for old in points[point][0])
+            answers = tuple(found.answers.add(self.answers.found[it]) for it in points[point][1])
+            found._points[pairs, answers] = numbers[point]
+        found._seats = [self._seats[point] for point in kept]
+        found._seen = [self._seen[point] for point in kept]
+        found._counts = {
+            (pairs_of[pair], numbers.get(after, -1), reward, known): count
+            for (pair, after, reward, known), count in self._counts.items()
+            if pair in pairs_of and (after < 0 or after in numbers)
+        }
+        found._recent = [
+            each._replace(points_S=np.array([numbers[point] for point in each.points_S.tolist()]))
+            for each in self._recent
+            if all(point in numbers for point in each.points_S.tolist())
+        ]
+        return found
+
+    def packed(self) -> bytes:
+        """The whole as bytes, which a checkpoint saves."""
+        recent = [[column.tolist() for column in visits] for visits in self._recent]
+        numbers = (self._updates, list(self._points), self._seats, self._seen)
+        counts = [*self._counts.items()]
+        found = (self.pairs.found, self.answers.found, numbers, counts, recent)
+        return msgpack.encode(found)
+
+    @classmethod
+    def unpacked(cls, packed: bytes, sees: str) -> Self:
+        """Return the experience that `packed` had."""
+        pairs, answers, numbers, counts, recent = msgpack.decode(packed)
+        found = cls(sees)
+        for numbered, kept in ((found.pairs, pairs), (found.answers, answers)):
+            for each in convert(kept, list[StateMove]):
+                numbered.add(each)
+        found._updates, points, found._seats, found._seen = numbers
+        found._points = {each: n for n, each in enumerate(convert(points, list[_Point]))}
+        found._counts = dict(convert(counts, list[tuple[_Row, float]]))
+        found._recent = [Visits(*(np.array(column) for column in each)) for each in recent]
+        return found
+
+
+def _sums(rows: Ints, values: Floats, size: int) -> Floats:
+    """Sums [size, K] of the values [R, K] by their rows [R]."""
+    columns: list[Any] = [np.bincount(rows, column, minlength=size) for column in values.T]
+    return np.stack(columns, axis=1) if columns else np.zeros((size, 0))
