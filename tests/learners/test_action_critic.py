@@ -132,9 +132,24 @@ def test_visits_are_weighted_by_other_seats_earlier_moves() -> None:
     now_M = np.array([0.25, 0.5, 0.25, 0.1, 0.1, 0.8, 0.4, 0.5, 0.1])
     assert experience.weights(now_M) == pytest.approx([1.0, 2.0, 0.5])  # seat 0's turns are first
     experience.visit(turns, points_S, now_M, updates=2)
-    assert experience.weights(now_M) == pytest.approx([2.0, 3.0, 1.5])
+    assert experience.weights(now_M) == pytest.approx([1.0, 1.5, 0.75])
     experience.visit(turns, points_S, now_M, updates=2)
-    assert experience.weights(now_M) == pytest.approx([2.0, 2.0, 2.0])
+    assert experience.weights(now_M) == pytest.approx([1.0, 1.0, 1.0])
+
+
+def test_gradient_covers_all_new_and_half_as_many_earlier_prompts() -> None:
+    experience = Experience("state")
+    for version in range(2):
+        made = [
+            make_sample([1, 4 * version + i], [4, 0], 0.0, game_id=i, moves=MOVES) for i in range(4)
+        ]
+        flat = FlatBatch(make_batch(made))
+        turns = Transitions.of(flat, flat.turn_rewards_S, sees_state=True)
+        points_S = experience.number(turns)
+        experience.visit(turns, points_S, np.full(12 + 12 * version, 1 / 3), updates=2)
+    seen = [experience.covered(points_S, np.random.default_rng(seed)) for seed in range(9)]
+    assert all(each[4:].all() and each[:4].sum() == 2 for each in seen)
+    assert np.any(seen, axis=0).all()
 
 
 @pytest.mark.parametrize("sees", ["state", "seat"])

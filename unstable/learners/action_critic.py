@@ -101,7 +101,8 @@ class ActionCritic:
             each_S = np.where(turns.listed_S, corrections_S / shares_M[chosen_S], 0.0)
             corrections_A = np.bincount(answers_M[chosen_S], each_S, len(answers)).astype(float)
         own = logprobs[: len(answers)]
-        moves = MovesVisited.of(experience, points_S, values_PK, shares_M, own, corrections_A)
+        rng = np.random.default_rng(derive_seed(self._seed, "prompts", self._updates))
+        moves = MovesVisited.of(experience, points_S, values_PK, shares_M, own, corrections_A, rng)
         examples = moves.examples(batch, unlisted, advantages_S[unlisted], weights_S[unlisted])
         logprobs = [*moves.logprobs, *logprobs[len(answers) :]]
         return Estimate(advantages_S, examples=examples, logprobs=logprobs)

@@ -20,7 +20,7 @@ class MovesVisited(NamedTuple):
     samples: list[TokenSample]
     roles: list[Role]
     logprobs: list[Tensor]  # by token
-    visits_L: Floats  # turns with the move in this update
+    visits_L: Floats  # of the prompt, or their roots with the same sum
     advantages_L: Floats  # mean over the states behind the prompt
 
     @classmethod
@@ -32,27 +32,34 @@ class MovesVisited(NamedTuple):
         shares_M: Floats,
         logprobs: Sequence[Tensor],
         corrections_A: Floats | None,
+        rng: np.random.Generator,
     ) -> Self:
         """Average the advantages Q - V of a prompt's moves over the states behind the prompt.
 
-        These are the states of recent updates, by their weights; with sums of corrections by
-        answer, which belong to this update's turns, they are the states of this update.
+        These are the states of recent updates, by their weights, and a prompt counts by the root of
+        its visits: between the gradient of the mean reward, by visits, and a step of mirror
+        descent, equal at all prompts. With sums of corrections by answer, which belong to this
+        update's turns, it is the gradient at the states of this update.
         """
         owners_M, answers_M = experience.owners_M, experience.answers_M
         seats_M = experience.seats_P[owners_M]
         means_PK = experience.means(shares_M, values_PK)
         advantages_M = values_PK[experience.pairs_M, seats_M] - means_PK[owners_M, seats_M]
-        new_P = np.bincount(points_S, minlength=len(means_PK))
-        weights_P = new_P if corrections_A is not None else experience.weights(shares_M)
+        if corrections_A is None:
+            weights_P, points_P = experience.weights(shares_M), experience.covered(points_S, rng)
+        else:
+            weights_P = np.bincount(points_S, minlength=len(means_PK)).astype(np.float64)
+            points_P = weights_P > 0
         weights_M = weights_P[owners_M]
-        visits_A = np.bincount(answers_M, new_P[owners_M])
-        chosen_L = np.flatnonzero(visits_A)
-        visits_L = visits_A[chosen_L].astype(np.float64)
-        sums_L = np.bincount(answers_M, weights_M * advantages_M)[chosen_L]
-        advantages_L = sums_L / np.bincount(answers_M, weights_M)[chosen_L]
-        if corrections_A is not None:
+        chosen_L = np.unique(answers_M[points_P[owners_M]])
+        visits_L: Floats = np.bincount(answers_M, weights_M)[chosen_L].astype(np.float64)
+        advantages_L = np.bincount(answers_M, weights_M * advantages_M)[chosen_L] / visits_L
+        if corrections_A is None:
+            roots_L = np.sqrt(visits_L)
+            visits_L = roots_L * visits_L.sum() / roots_L.sum()
+        else:
             advantages_L += corrections_A[chosen_L] / visits_L
-        seats_A = np.zeros(len(visits_A), int)
+        seats_A = np.zeros(len(logprobs), int)
         seats_A[answers_M] = seats_M
         found = [experience.answers.found[index] for index in chosen_L]
         return cls(

@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import convert, msgpack
 from torch import Tensor
 
-from unstable.learners.batch import Floats, Ints
+from unstable.learners.batch import Floats, Ints, Mask
 from unstable.learners.turns import MOST_SEATS, Numbered, StateMove, Transitions
 
 _PRIOR = 2.0
@@ -23,6 +23,8 @@ What follows a whole state hardly depends on the version that plays; in a seat's
 """
 _MOST_WEIGHT = 4.0
 """Maximum importance weight of an earlier visit."""
+_LEAST_VISITS = 1e-3
+"""Visits per update of a point that recent updates did not reach."""
 _SWEEPS = 30
 """Maximum number of turns over which an outcome propagates per update beyond the model's values."""
 
@@ -181,10 +183,11 @@ class Experience:
         self._recent = [*self._recent, visits][-updates:]
 
     def weights(self, shares_M: Floats) -> Floats:
-        """Weight of each point: its recent visits, as the current policy would make them.
+        """Visits of each point per recent update, as the current policy would make them.
 
         A visit's importance weight is the ratio of the probabilities of the other seats' earlier
-        moves in that game, now and then, up to `_MOST_WEIGHT`.
+        moves in that game, now and then, up to `_MOST_WEIGHT`. Each point has at least
+        `_LEAST_VISITS`.
         """
         weights = np.zeros(len(self._points))
         for points_S, places_S, seats_S, starts_S, then_S in self._recent:
@@ -196,7 +199,20 @@ class Experience:
             others_S = before_SK.sum(1) - before_SK[np.arange(len(seats_S)), seats_S]
             ratios_S = np.exp(np.clip(others_S, -50.0, np.log(_MOST_WEIGHT)))
             weights += np.bincount(points_S, ratios_S, minlength=len(weights))
-        return weights
+        weights_P: Floats = np.maximum(weights / len(self._recent), _LEAST_VISITS)
+        return weights_P
+
+    def covered(self, points_S: Ints, rng: np.random.Generator) -> Mask:
+        """True for the points of an update's prompts, and of half as many others by chance.
+
+        The others change by generalization if no gradient holds them.
+        """
+        prompts_P = self.answers_M[self.starts_P]
+        new = np.unique(prompts_P[points_S])
+        others = np.setdiff1d(prompts_P, new)
+        drawn = rng.choice(others, min(len(others), len(new) // 2), replace=False)
+        covered: Mask = np.isin(prompts_P, [*new, *drawn])
+        return covered
 
     def newest(self, limit: int) -> "Experience":
         """Forget, if there are more than `limit` moves, the oldest points until half are left.
