@@ -74,38 +74,43 @@ class ActionCritic:
         if learns:
             self._experience, self._updates = experience.newest(config.replay), self._updates + 1
 
-        means = experience.means(shares_M, values_PK)
-        pairs_M, answers_M = experience.pairs_M, experience.answers_M
-        listed_S1 = turns.listed_S[:, None]
         chosen_S = np.where(turns.listed_S, experience.starts_P[points_S] + turns.places_S, 0)
-        values_SK, targets_SK = means[points_S], turns.targets(means[points_S])
-        played_SK = np.where(listed_S1, values_PK[pairs_M[chosen_S]], targets_SK)
-        everyone = np.arange(len(points_S)), turns.seats_S
-        values_S, played_S = values_SK[everyone], played_SK[everyone]
-        self.metrics |= {
-            "learn/value_mean": float(values_S.mean()),
-            "learn/explained_variance": explained_variance(
-                played_S, targets_SK[everyone] - played_S
-            ),
-            **_mismatch(batch, turns, answers_M[chosen_S], logprobs),
-        }
-        # Answers that are not listed are no part of the values before them: all is an error.
-        errors_SK = targets_SK - np.where(listed_S1, played_SK, values_SK)
-        rest_SK = turns.sums_to_end(errors_SK) - np.where(listed_S1, 0.0, errors_SK)
-        corrections_S = config.correction * rest_SK[everyone]
-        advantages_S = played_S - values_S + corrections_S
+        own, played_S = logprobs[: len(answers)], experience.answers_M[chosen_S]
+        self.metrics |= _mismatch(batch, turns, played_S, own)
+        means_SK = experience.means(shares_M, values_PK)[points_S]
+        moves_SK = values_PK[experience.pairs_M[chosen_S]]
+        advantages_S, corrections_S = self._of_turns(turns, means_SK, moves_SK)
         if config.gradient == "sampled":
             return Estimate(advantages_S)
         corrections_A: Floats | None = None
         if config.correction:
             each_S = np.where(turns.listed_S, corrections_S / shares_M[chosen_S], 0.0)
-            corrections_A = np.bincount(answers_M[chosen_S], each_S, len(answers)).astype(float)
-        own = logprobs[: len(answers)]
+            corrections_A = np.bincount(played_S, each_S, len(answers)).astype(float)
         rng = np.random.default_rng(derive_seed(self._seed, "prompts", self._updates))
         moves = MovesVisited.of(experience, points_S, values_PK, shares_M, own, corrections_A, rng)
         examples = moves.examples(batch, unlisted, advantages_S[unlisted], weights_S[unlisted])
         logprobs = [*moves.logprobs, *logprobs[len(answers) :]]
         return Estimate(advantages_S, examples=examples, logprobs=logprobs)
+
+    def _of_turns(
+        self, turns: Transitions, means_SK: Floats, moves_SK: Floats
+    ) -> tuple[Floats, Floats]:
+        """Advantages [S] of the answers, and the part [S] that corrects the critic's errors.
+
+        `means_SK` are the values of the turns' states, `moves_SK` those of their listed moves.
+        """
+        listed_S1, targets_SK = turns.listed_S[:, None], turns.targets(means_SK)
+        played_SK = np.where(listed_S1, moves_SK, targets_SK)
+        of_seat = np.arange(len(means_SK)), turns.seats_S
+        values_S, played_S = means_SK[of_seat], played_SK[of_seat]
+        self.metrics["learn/value_mean"] = float(values_S.mean())
+        errors_S = targets_SK[of_seat] - played_S
+        self.metrics["learn/explained_variance"] = explained_variance(played_S, errors_S)
+        # Answers that are not listed are no part of the values before them: all is an error.
+        errors_SK = targets_SK - np.where(listed_S1, played_SK, means_SK)
+        rest_SK = turns.sums_to_end(errors_SK) - np.where(listed_S1, 0.0, errors_SK)
+        corrections_S = self.config.correction * rest_SK[of_seat]
+        return played_S - values_S + corrections_S, corrections_S
 
     def _learn(self, experience: Experience, shares_M: Floats) -> None:
         """Step the model on pairs that are drawn by the root of how often they were played."""
