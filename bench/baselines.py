@@ -81,7 +81,7 @@ class Visits:
 
 def histories(game: Any) -> Histories:
     """Visit all histories of a game."""
-    decisions, states, waiting = 0, {}, [game.new_initial_state()]
+    decisions, states, waiting = 0, dict[str, Any](), [game.new_initial_state()]
     while waiting:
         state = waiting.pop()
         if state.current_player() >= 0:

@@ -101,7 +101,7 @@ def is_seconds(name: str) -> bool:
 
 def read_entry(path: Path) -> Entry:
     """Read an entry; raises `ConfigError` for one whose runs would fail or not be comparable."""
-    entry = read_section(Entry, read_text(path), str(path), "config")
+    entry = read_section(Entry, read_text(path, "entry"), str(path), "config")
     config = load(entry.config, entry.options)
     if config.loop.mode != "sync":  # else evaluation is concurrent, and not part of the time
         raise ConfigError(f"{path}: loop.mode = {config.loop.mode}: set sync")
