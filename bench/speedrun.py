@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from unstable.config import ConfigError, load, read_text
+from unstable.config import ConfigError, WorldRun, load, load_as, read_text
 from unstable.config.base import Section
 from unstable.config.reading import read_section
 from unstable.records.files import write_whole
@@ -62,6 +62,11 @@ class Entry(Section):
     threshold: float
     seeds: list[int]
     record: Record | None = None
+
+    def world_options(self, out: Path) -> dict[str, Any]:
+        """Return the options of `unstable world`."""
+        games = {name: value for name, value in self.options.items() if name.startswith("games.")}
+        return {**games, **self.world, "world.out": str(out)}
 
 
 class Reached(NamedTuple):
@@ -103,6 +108,8 @@ def read_entry(path: Path) -> Entry:
     """Read an entry; raises `ConfigError` for one whose runs would fail or not be comparable."""
     entry = read_section(Entry, read_text(path, "entry"), str(path), "config")
     config = load(entry.config, entry.options)
+    if entry.world:
+        load_as(WorldRun, "default", entry.world_options(Path("world")))
     if config.loop.mode != "sync":  # else evaluation is concurrent, and not part of the time
         raise ConfigError(f"{path}: loop.mode = {config.loop.mode}: set sync")
     if not config.eval.exploitability.every:
@@ -117,9 +124,8 @@ def run(entry: Entry, seed: int, folder: Path) -> Reached:
         return Reached(**json.loads(done.read_text(encoding="utf-8")))
     options, world = dict(entry.options), (folder / f"{entry.name}-world").absolute()
     if entry.world:
-        games = {name: value for name, value in options.items() if name.startswith("games.")}
         if not world.exists():
-            unstable("world", {**games, **entry.world, "world.out": world}, world)
+            unstable("world", entry.world_options(world), world)
         options["model.name"] = world
     shutil.rmtree(own, ignore_errors=True)
     unstable("train", {"config": entry.config, **options, "seed": seed, "run_dir": own}, own)
