@@ -5,8 +5,8 @@ Exploitability is NashConv / 2 for any number of seats, in payoffs, as everywher
 
 - CFR+ visits all decisions of the tree once per seat and iteration, without randomness.
 - External and outcome sampling (MCCFR) run in C++, which does not count. A pilot in Python with a
-  fiftieth of the decisions counts them per iteration, so the number is approximate: at 60,000
-  decisions of three games it differed by 3 % or less, and by 12 % in one (external, liar's dice).
+  fiftieth of the decisions counts them per iteration. Counts at 60,000 decisions of three games
+  differed by at most 3 % from this, but by 12 % for external sampling in liar's dice.
 - Deep CFR (https://arxiv.org/abs/1811.00164) is the neural baseline, on torch, with the networks of
   OpenSpiel's example and an iteration per 3,000 decisions of a seat (`pip install dm-tree`).
 
