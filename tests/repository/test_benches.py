@@ -37,6 +37,7 @@ BENCH = Path(__file__).parent.parent.parent / "bench"
 SCRIPTS = sorted(p.name for p in (*BENCH.glob("*.py"), *BENCH.glob("*.sh")) if p.stem != "__init__")
 SMALL = {
     "aivat.py": "measured --deals 16 --matches 4",
+    "baselines.py": "--games kuhn --decisions 600 --seeds 1",
     "beside.py": "--in_flight 4 --games 2 --rounds 1",
     "capacity.py": "--machine 2x24gb --config qwen3_24gb",
     "cpu_engine.py": "--requests 2 --prompt_tokens 8 --new_tokens 2 --rounds 1 --games 1",
@@ -63,6 +64,7 @@ SMALL = {
     "rollout.py": "--engine embedded --model tiny --games 2 --in_flight 2 --rounds 1",
     "search.py": "outputs/searched 1 --continuations 2 --draws 1",
     "small_worlds.sh": "tiny_nim worlds 1 -- --steps 1 --learner.batch_size 64 --eval.every 0",
+    "speedrun.py": "entry.yaml",
     "thinking.py": "--seeds 0 --steps 2 --games 2 --asked 8",
     "tiny_play.py": "--turns 32 --in_flight 8 --rounds 1 --steps 20",
     "tracking.py": "--games 32 --in-flight 16 --rounds 1",
@@ -127,6 +129,22 @@ def write_curve(run: Path) -> None:
     (run / "metrics.jsonl").write_text(json.dumps({"version": 0, **evaluated}) + "\n")
 
 
+def write_speedrun(program: Path) -> None:
+    """Write an entry of two updates and the command that trains it; version 0 reaches it."""
+    write_program(program)
+    os.environ["UNSTABLE"] = str(program)
+    options = {"loop.steps": 2, "eval.exploitability.every": 1, "learner.batch_size": 64}
+    options["learner.micro_batch_size"] = 64
+    entry = {"name": "small", "config": "tiny_kuhn", "options": options, "game": "Kuhn"}
+    Path("entry.yaml").write_text(json.dumps({**entry, "threshold": 5, "seeds": [1]}))
+
+
+def write_program(program: Path) -> None:
+    """Write the command `unstable`, which starts no processes."""
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m tests.helpers.locally "$@"\n')
+    program.chmod(0o755)
+
+
 def write_measured(folder: RunFolder) -> None:
     """Write a run with policies of three versions, which play at random in Kuhn poker."""
     folder.root.mkdir()
@@ -170,6 +188,10 @@ def test_python_bench_runs(script: str, restored: None, capsys: pytest.CaptureFi
         case "curve.py":
             pytest.importorskip("matplotlib", reason="pip install -e '.[bench]'")
             write_curve(Path("run"))
+        case "baselines.py":
+            pytest.importorskip("pyspiel", reason="pip install -e '.[open_spiel]'")
+        case "speedrun.py":
+            write_speedrun(Path("unstable").absolute())
         case "credit.py":
             write_policy(RunFolder(Path("outputs/policy")).checkpoint(1))
         case "search.py":
@@ -188,8 +210,7 @@ def test_python_bench_runs(script: str, restored: None, capsys: pytest.CaptureFi
 )
 def test_shell_bench_runs(script: str, tmp_path: Path) -> None:
     program = tmp_path / "unstable"
-    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m tests.helpers.locally "$@"\n')
-    program.chmod(0o755)
+    write_program(program)
     environment = {
         **{"PYTHONPATH": str(BENCH.parent), "OMP_NUM_THREADS": "1", "GAMES": "2"},
         **{"MODEL": "tiny", "NUMBER": "64", "EPOCHS": "1", "STEPS": "1"},
