@@ -40,10 +40,8 @@ def check_baseline(config: RunConfig, design: Design) -> None:
 async def fixed_before(actors: Sequence[Actor], config: RunConfig, design: Design) -> Policies:
     """Return the policies that determine the luck in games; `actors` serve the players."""
     found = await exact_policies(actors, config, config.games[0].key, design.seats)
-    return {
-        seat.player.name: {number: [*row] for number, row in shares.items()}
-        for seat, shares in found.items()
-    }
+    rows = {seat.player.name: shares.items() for seat, shares in found.items()}
+    return {name: {number: [*row] for number, row in each} for name, each in rows.items()}
 
 
 def lucks(config: RunConfig, design: Design, policies: Policies, games: Path) -> Lucks:

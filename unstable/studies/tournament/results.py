@@ -102,10 +102,15 @@ def _payoff(means: Sequence[float], shares: Sequence[float]) -> Payoff:
 def pair_corrected(results: Sequence[GameResult], lucks: Lucks) -> dict[tuple[str, str], Payoff]:
     """Return payoffs, else scores, without the luck of known draws, by ordered pair.
 
-    All games are of one env; pairs without an interval are left out.
+    All games are of one env; pairs without an interval are left out. A game without a readable
+    record has no luck.
     """
-    values = by_deal(results, _value)
-    by_pair = by_deal(results, lambda r, side: mean(lucks[r.spec.game_id][seat] for seat in side))
+
+    def luck(result: GameResult, side: Side) -> float:
+        by_seat = lucks.get(result.spec.game_id)
+        return 0.0 if by_seat is None else mean(by_seat[seat] for seat in side)
+
+    values, by_pair = by_deal(results, _value), by_deal(results, luck)
     stakes, payoffs = results[0].stakes, {}
     scale, least = (2.0, -1.0) if stakes is None else (1 / stakes, 0.0)
     for pair, each in values.items():

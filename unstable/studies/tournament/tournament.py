@@ -28,13 +28,7 @@ from unstable.records.scan import scan_file
 from unstable.records.text import command_line
 from unstable.studies.ratings import check_weight
 from unstable.studies.tournament.entrants import Entrant, check_runs, config_of, with_entrants
-from unstable.studies.tournament.luck import (
-    Lucks,
-    Policies,
-    check_baseline,
-    fixed_before,
-    lucks,
-)
+from unstable.studies.tournament.luck import Policies, check_baseline, fixed_before, lucks
 from unstable.studies.tournament.pairings import Design, least_budget, next_round, number_of_games
 from unstable.studies.tournament.report import write_tournament_report
 from unstable.studies.tournament.results import show, standings
@@ -182,10 +176,9 @@ def _played(folder: RunFolder, ready: _Ready, plan: TournamentPlan) -> dict[str,
             if next_round(ready.config, plan.design, results):
                 again = command_line("unstable", "tournament", "--resume", folder.root)
                 status(f"{len(results):,} games are recorded; to resume: {again}")
-        own: Lucks = {}
-        if plan.policies is not None:
-            own = lucks(ready.config, plan.design, plan.policies, _games(folder).path)
-        said = standings(ready.config, plan.design, plan.players, results, plan.forfeits, own)
+        known = plan.policies
+        luck = {} if known is None else lucks(ready.config, plan.design, known, _games(folder).path)
+        said = standings(ready.config, plan.design, plan.players, results, plan.forfeits, luck)
         _write(folder, plan.model_copy(update={"found": said}))
     show(said)
     write_tournament_report(folder, said)
