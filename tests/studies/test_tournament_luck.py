@@ -66,11 +66,12 @@ def test_corrected_payoff_of_a_pair_is_exact_over_all_games(factor: float) -> No
     assert both["one", "two"].share == pytest.approx(-both["two", "one"].share, abs=1e-12)
 
 
+@every_row("size", {"deals": 80}, {"games": 160})
 def test_baseline_changes_no_game_and_resumes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    size: dict[str, int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plain = play(tmp_path / "plain", baseline=None, deals=80)
-    found = play(tmp_path / "run", deals=80)
+    plain = play(tmp_path / "plain", baseline=None, **size)
+    found = play(tmp_path / "run", **size)
     files = [tmp_path / name / "games/eval-000000.jsonl" for name in ("plain", "run")]
     games = [[(r["spec"], r["payoffs"]) for r in rows(file)] for file in files]
     assert games[0] == games[1] and plain["players"] == found["players"]
@@ -90,7 +91,6 @@ def test_baselines_without_values_are_refused(tmp_path: Path) -> None:
     for named, said in (
         ({"baseline": "base"}, "'base': not among the players; use one of random, expert"),
         ({"baseline": "expert"}, "'expert': its moves have no exact probabilities"),
-        ({"games": 160}, "'random': conflicts with --games"),
         ({"game": ["ConnectFour-v0"]}, "'random': ConnectFour-v0 c"),
         ({"game": ["Nim-v0", "TicTacToe-v0"]}, "'random': requires a single game"),
     ):

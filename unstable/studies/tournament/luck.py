@@ -31,11 +31,6 @@ def check_baseline(config: RunConfig, design: Design) -> None:
             f"{place}: its moves have no exact probabilities; use base, a version at temperature 1 "
             "or random"
         )
-    if design.budget is not None:
-        raise ConfigError(
-            f"{place}: conflicts with --games, whose choice of deals by results would bias corrected "
-            "payoffs; use --deals"
-        )
     if others:
         raise ConfigError(f"{place}: requires a single game; choose one by --game")
     if (why := why_not_solved(game)) is not None:
