@@ -87,7 +87,7 @@ ALLOWED = {
         {"rich"},
         {
             *("types", "config", "records", "report", "models", "league", "games", "planning"),
-            *("engines", "collectors", "tracking", "loop", "processes", "commands"),
+            *("engines", "collectors", "tracking", "loop", "processes", "commands", "solving"),
         },
     ),
     "cli": Allowed({"typer"}, {"config", "commands", "studies"}),

@@ -85,6 +85,9 @@ def tournament(
     temperature: p.Temperature = None,
     forfeits: p.Forfeits = 1.0,
     jpc: Annotated[bool, Option("--jpc", help="add joint policy correlation of runs")] = False,
+    baseline: Annotated[
+        str | None, Option(metavar="PLAYER", help="player whose values reduce the variance")
+    ] = None,
     resume: p.Resume = None,
 ) -> None:
     """Play all players against each other. See docs/ratings.md.
@@ -98,5 +101,6 @@ def tournament(
         refuse_others(context, "--resume uses the tournament's own settings", "resume")
         go_on(resume)
         return
-    options = TournamentOptions(config, game or (), deals, games, temperature, forfeits, jpc)
+    chosen = config, game or (), deals, games, temperature, forfeits, jpc, baseline
+    options = TournamentOptions(*chosen)
     tournament(players or [], options, *context.obj)

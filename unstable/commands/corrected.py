@@ -4,11 +4,11 @@ The values of positions are those of an earlier version's self-play, fixed befor
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from unstable.commands.prepare import exact_games
-from unstable.config import ConfigError, GameConfig, RunConfig
+from unstable.config import CheckpointOpponent, ConfigError, GameConfig, RunConfig
 from unstable.games.services import prompt_style
 from unstable.league.evaluation import (
     by_deal,
@@ -32,6 +32,7 @@ from unstable.solving.draws import PROGRAMS, Known, draws, tabled
 from unstable.solving.exploiter import policy_by
 from unstable.solving.tree import Tree, grow
 from unstable.types import BASE, GameResult, GameSpec, PlayerId, SeatSpec, Shares, Turn
+from unstable.types.intervals import mean
 from unstable.types.metrics import sampling_mode
 
 
@@ -83,11 +84,38 @@ class Luck(NamedTuple):
     known: Mapping[SeatSpec, Known]  # players with known probabilities
     is_listed: Callable[[Turn], bool]
 
-    def of(self, result: GameResult, seats: Sequence[int]) -> float:
-        """Return the luck of `seats` in a game, in payoffs."""
+    def by_seat(self, result: GameResult) -> list[float]:
+        """Return each seat's luck in a game, in payoffs."""
         players = {n: self.known[s] for n, s in enumerate(result.spec.seats) if s in self.known}
-        found = draws(self.values.tree, self.game, result, players, self.is_listed)
-        return luck(found, self.values.of, seats)
+        found = [*draws(self.values.tree, self.game, result, players, self.is_listed)]
+        return [luck(found, self.values.of, [seat]) for seat in range(len(result.spec.seats))]
+
+
+def luck_in(
+    config: RunConfig,
+    game: str,
+    tree: Tree,
+    values: Shares,
+    policies: Mapping[SeatSpec, Shares],
+    seats: Collection[SeatSpec],
+) -> Luck:
+    """Return the luck in a game between `seats`, by the self-play of the policy `values`.
+
+    `policies` are exact ones of local models, as `exact_policies` returns them.
+    """
+    kinds = {seat: config.fixed_opponents.get(seat.player.name) for seat in seats}
+    known = {seat: PROGRAMS[o.kind] for seat, o in kinds.items() if o and o.kind in PROGRAMS}
+    known |= {seat: tabled(policy_by(tree, shares)) for seat, shares in policies.items()}
+    own = config.game_by_key[game]
+    builder = policies and PromptBuilder(
+        load_tokenizer(config.model),
+        prompt_style(own),
+        config.model.template_arguments,
+        config.sampling.max_prompt_tokens,
+        config.sampling.thoughts,
+    )
+    valued = PolicyValues(tree, policy_by(tree, values), forfeits=True)
+    return Luck(own, valued, known, lambda turn: not builder or _is_listed(builder, turn))
 
 
 async def fixed_before(
@@ -99,48 +127,39 @@ async def fixed_before(
     publishes = baseline.lacking() and not is_served
     for actor in actors if publishes else ():
         await actor.publish(player)
-    tokenizer, found = load_tokenizer(config.model), {}
+    found = {}
     for game, tree in baseline.trees.items():
         shares = baseline.measured.get(game) or await decide(actors, game, player)
         seats = {seat for spec in specs if spec.env == game for seat in spec.seats}
-        known = {seat: await _known(actors, config, game, tree, seat) for seat in seats}
-        own = config.game_by_key[game]
-        builder = PromptBuilder(
-            tokenizer,
-            prompt_style(own),
-            config.model.template_arguments,
-            config.sampling.max_prompt_tokens,
-            config.sampling.thoughts,
-        )
-        found[game] = Luck(
-            own,
-            PolicyValues(tree, policy_by(tree, shares), forfeits=True),
-            {seat: each for seat, each in known.items() if each is not None},
-            lambda turn, builder=builder: _is_listed(builder, turn),  # type: ignore[misc]
-        )
+        policies = await exact_policies(actors, config, game, seats)
+        found[game] = luck_in(config, game, tree, shares, policies, seats)
     for actor in actors if publishes else ():
         await actor.retire(player)
     return found
 
 
-async def _known(
-    actors: Sequence[Actor], config: RunConfig, game: str, tree: Tree, seat: SeatSpec
-) -> Known | None:
-    """Return a player's exact probabilities; None for one that has no such, such as a service.
+async def exact_policies(
+    actors: Sequence[Actor], config: RunConfig, game: str, seats: Iterable[SeatSpec]
+) -> dict[SeatSpec, Shares]:
+    """Return the exact policies of the local models that have some; `actors` serve them."""
+    players = {seat: exact_model(config, seat) for seat in seats}
+    return {s: await decide(actors, game, player) for s, player in players.items() if player}
 
-    Moves of a local model are known as it samples a single free answer at temperature 1.
+
+def exact_model(config: RunConfig, seat: SeatSpec) -> PlayerId | None:
+    """Return the local model of a seat whose probabilities of moves are exact; None for others.
+
+    They are if it samples a single free answer at temperature 1, without a search.
     """
     opponent = config.fixed_opponents.get(seat.player.name)
-    if opponent is not None and opponent.kind in PROGRAMS:
-        return PROGRAMS[opponent.kind]
     is_local = seat.player == BASE or seat.player.version is not None
     player = seat.player
-    if opponent is not None and opponent.adapter_folder is not None:
+    if isinstance(opponent, CheckpointOpponent):
         is_local, player = opponent.answers == 1, PlayerId(opponent.adapter_name)
     plain = seat.temperature == 1 and seat.votes == seat.best_of == 1
     if not (is_local and plain) or config.eval.constrained or config.eval.exploitability.samples:
         return None
-    return tabled(policy_by(tree, await decide(actors, game, player)))
+    return player
 
 
 def _is_listed(builder: PromptBuilder, turn: Turn) -> bool:
@@ -158,7 +177,10 @@ def corrected_lines(
         if env not in lucks:
             continue
         own = lucks[env]
-        by_game = {each.spec.game_id: own.of(each, own_side(version, each)) for each in games}
+        by_game = {
+            each.spec.game_id: mean(own.by_seat(each)[seat] for seat in own_side(version, each))
+            for each in games
+        }
         payoffs = game_payoffs(version, games)
         values = payoffs or game_scores(version, games)
         distinct = math.ceil(distinct_games(version, games) / len(games[0].spec.sides))

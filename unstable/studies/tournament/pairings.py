@@ -36,6 +36,12 @@ class Design(BaseModel):
     deals: PositiveInt  # of each pair in each env
     budget: PositiveInt | None = None  # total games, replaces `deals`
     with_itself: bool = False  # each player meets itself too, as joint policy correlation needs
+    baseline: str | None = None  # player whose self-play values positions
+
+    @property
+    def seats(self) -> list[SeatSpec]:
+        """Each player as it sits in games."""
+        return [SeatSpec(player=PlayerId(name), temperature=heat) for name, heat in self.players]
 
 
 Pair = tuple[int, int]
@@ -99,11 +105,7 @@ def _seatings(game: GameConfig, pair: Pair) -> list[tuple[int, ...]]:
 
 def _specs(config: RunConfig, design: Design, deal: _Deal) -> list[GameSpec]:
     """Return the games of a deal, not numbered yet."""
-    seats = [
-        SeatSpec(player=PlayerId(name), temperature=temperature)
-        for name, temperature in design.players
-    ]
-    game, found = deal.game, []
+    seats, game, found = design.seats, deal.game, []
     for held in _seatings(game, deal.pair):
         by_seat = {seat: seats[held[at]] for at, side in enumerate(game.sides) for seat in side}
         found.append(

@@ -2,7 +2,8 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import permutations
 from statistics import stdev
 from typing import Any, NamedTuple
 
@@ -15,9 +16,11 @@ from unstable.league.fit import ranking
 from unstable.league.past import Tallies, tallies
 from unstable.league.ratings import Registry
 from unstable.records.tables import Table
-from unstable.records.text import fixed, mean_interval, percent, signed
+from unstable.records.text import fixed, mean_interval, number, percent, signed
+from unstable.solving.control_variates import corrected
 from unstable.studies.ratings import least_record, points, rated, remarks, trueskill_record
 from unstable.studies.tournament.entrants import Entrant
+from unstable.studies.tournament.luck import Lucks
 from unstable.studies.tournament.metagame import (
     Matrix,
     alpha_rank,
@@ -27,11 +30,13 @@ from unstable.studies.tournament.metagame import (
 )
 from unstable.studies.tournament.pairings import Design
 from unstable.tracking.lines import print_lines, print_table
-from unstable.types import GameResult, PlayerId
+from unstable.types import WORTH, GameResult, PlayerId, Side
 from unstable.types.intervals import Interval, Z, mean, student_interval
 from unstable.types.tallies import Least, Tally, least_score
 
 ENDS = ("mean", "low", "high")
+MOST_WORTH = 10_000.0
+"""Maximum factor of games saved; values of exactly this pair leave no luck."""
 SHOWN = (
     *("player", "points, 95 %", "mu", "sigma", "score"),
     *("Nash, 95 %", "vs Nash", "alpha-rank", "games"),
@@ -42,6 +47,8 @@ SHOWN = (
 class Payoff(NamedTuple):
     """A player's mean payoff against another, in its unit and as a share of the stakes.
 
+    In a game without payoffs, a score and its share from -1 to 1.
+
     Payoff(0.25, Interval(0.25, 0.1, 0.4), 0.125, 0.04)
     """
 
@@ -49,35 +56,70 @@ class Payoff(NamedTuple):
     interval: Interval | None  # of the mean, if known
     share: float  # of the stakes
     error: float  # standard error of the share
+    factor: float = 1.0  # plain games that a game is worth
 
 
-def pair_payoffs(results: Sequence[GameResult]) -> dict[tuple[str, str], Payoff]:
-    """Return payoffs of players that met, by ordered pair; empty if a game has no payoffs.
+Pairs = dict[tuple[str, str], list[float]]
+"""Figures of a player against another, one for each deal, in order."""
+
+
+def by_deal(results: Sequence[GameResult], figure: Callable[[GameResult, Side], float]) -> Pairs:
+    """Return a figure of players' sides, by ordered pair of players that met, and deal.
 
     A deal is one observation, the mean of its games from every side, which share the luck of the
     cards.
     """
-    deals: dict[tuple[str, str], dict[tuple[str, int], list[tuple[float, float]]]] = {}
+    deals: dict[tuple[str, str], dict[tuple[str, int], list[float]]] = {}
     for result in results:
-        spec = result.spec
-        held = defaultdict[str, list[float]](list)
+        spec, held = result.spec, defaultdict[str, list[float]](list)
         for side in spec.sides:
-            payoff = side_payoff(result, side)
-            if payoff is None:
-                return {}
-            held[spec.seats[side[0]].player.name].append(payoff)
-        assert result.stakes is not None
-        for one, other in [(one, other) for one in held for other in held if one != other]:
-            found = deals.setdefault((one, other), {}).setdefault((spec.env, spec.seed), [])
-            found.append((mean(held[one]), mean(held[one]) / result.stakes))
-    return {pair: _payoff([*by_deal.values()]) for pair, by_deal in deals.items()}
+            held[spec.seats[side[0]].player.name].append(figure(result, side))
+        for pair in permutations(held, 2):
+            games = deals.setdefault(pair, {}).setdefault((spec.env, spec.seed), [])
+            games.append(mean(held[pair[0]]))
+    return {pair: [*map(mean, games.values())] for pair, games in deals.items()}
 
 
-def _payoff(deals: Sequence[Sequence[tuple[float, float]]]) -> Payoff:
-    means = [mean(payoff for payoff, _ in games) for games in deals]
-    shares = [mean(share for _, share in games) for games in deals]
+def _value(result: GameResult, side: Side) -> float:
+    payoff = side_payoff(result, side)
+    return WORTH[result.standing(side[0])] if payoff is None else payoff
+
+
+def pair_payoffs(results: Sequence[GameResult]) -> dict[tuple[str, str], Payoff]:
+    """Return payoffs of players that met, by ordered pair; empty if a game has no payoffs."""
+    if any(result.stakes is None for result in results):
+        return {}
+    payoffs = by_deal(results, _value)
+    shares = by_deal(results, lambda result, side: _value(result, side) / (result.stakes or 1))
+    return {pair: _payoff(payoffs[pair], shares[pair]) for pair in payoffs}
+
+
+def _payoff(means: Sequence[float], shares: Sequence[float]) -> Payoff:
     error = stdev(shares) / math.sqrt(len(shares)) if len(shares) > 1 else 1.0
     return Payoff(mean(means), student_interval(means), mean(shares), error)
+
+
+def pair_corrected(results: Sequence[GameResult], lucks: Lucks) -> dict[tuple[str, str], Payoff]:
+    """Return payoffs, else scores, without the luck of known draws, by ordered pair.
+
+    All games are of one env; pairs without an interval are left out. A game without a readable
+    record has no luck.
+    """
+
+    def luck(result: GameResult, side: Side) -> float:
+        by_seat = lucks.get(result.spec.game_id)
+        return 0.0 if by_seat is None else mean(by_seat[seat] for seat in side)
+
+    values, by_pair = by_deal(results, _value), by_deal(results, luck)
+    stakes, payoffs = results[0].stakes, {}
+    scale, least = (2.0, -1.0) if stakes is None else (1 / stakes, 0.0)
+    for pair, each in values.items():
+        found = corrected(each, by_pair[pair])
+        if (ends := found.interval) is not None:
+            error = scale * (ends.high - ends.low) / 2 / Z
+            share, factor = scale * found.mean + least, min(found.factor, MOST_WORTH)
+            payoffs[pair] = Payoff(found.mean, ends, share, error, factor)
+    return payoffs
 
 
 def payoff_matrix(
@@ -121,24 +163,28 @@ def standings(
     players: Sequence[Entrant],
     results: Sequence[GameResult],
     forfeits: float,
+    lucks: Lucks,
 ) -> dict[str, Any]:
-    """Return all results, by player and by pair."""
+    """Return all results, by player and by pair; `lucks` are empty without a baseline."""
     games = [ranked for each in results if (ranked := ranking(each)) is not None]
     names = [each.player for each in players]
     against = tallies(games)
     payoffs = pair_payoffs(results)
-    matrix, errors = payoff_matrix(names, against, payoffs)
+    kept = pair_corrected(results, lucks) if lucks else {}
+    matrix, errors = payoff_matrix(names, against, payoffs | kept)
     nash, alpha = nash_average(matrix), alpha_rank(matrix)
     ends = nash_shares(matrix, errors, config.seed)
     fitted = rated(games, forfeits)
     found = {
         **fitted,
+        "baseline": design.baseline,
         "trueskill": _trueskill(config, names, results, fitted["draws"]),
         "pairs": [
             {
                 **{"player": one, "opponent": other, **against[one, other]._asdict()},
                 "score": against[one, other].score()._asdict(),
                 "payoff": _payoff_record(payoffs.get((one, other)), len(config.games)),
+                "corrected": _payoff_record(kept.get((one, other)), len(config.games)),
             }
             for one in names
             for other in names
@@ -166,7 +212,8 @@ def _payoff_record(found: Payoff | None, envs: int) -> dict[str, Any] | None:
     """Return a payoff as plain values; None with several envs, whose units differ."""
     if found is None or envs > 1:
         return None
-    return dict(zip(ENDS, found.interval or (found.mean, None, None), strict=True))
+    ends = found.interval or (found.mean, None, None)
+    return {**dict(zip(ENDS, ends, strict=True)), "factor": found.factor}
 
 
 def _trueskill(
@@ -252,23 +299,36 @@ def standings_table(found: Mapping[str, Any]) -> Table:
 def pairs_table(found: Mapping[str, Any]) -> Table:
     """Return the table of results between players, each pair once."""
     pays = any(pair["payoff"] is not None for pair in found["pairs"])
+    corrects = found["baseline"] is not None
     order = [row["player"] for row in found["players"]]
     rows = [
         [
             *(pair["player"], pair["opponent"], mean_interval(pair["score"])),
             *(f"{pair[name]:,}" for name in ("wins", "draws", "losses")),
             *([mean_interval(pair["payoff"], signed)] * pays),
+            *([mean_interval(pair["corrected"], signed if pays else fixed)] * corrects),
+            *([_worth(pair)] * corrects),
         ]
         for pair in sorted(found["pairs"], key=lambda pair: order.index(pair["player"]))
         if order.index(pair["player"]) < order.index(pair["opponent"])
     ]
     columns = ["player", "against", "score, 95 %", "won", "drawn", "lost"]
-    return Table(
-        "Pairs",
-        [*columns, *(["payoff, 95 %"] * pays)],
-        rows,
-        "Intervals hold for each pair alone. Payoffs are means per game, in the game's unit.",
-    )
+    columns += ["payoff, 95 %"] * pays + ["corrected, 95 %", "worth games"] * corrects
+    said = "Intervals hold for each pair alone. Payoffs are means per game, in the game's unit."
+    if corrects:
+        said += (
+            f" Corrected: {'payoff' if pays else 'score'} without the luck of known draws, by "
+            f"values of {found['baseline']}'s self-play. Worth: plain games with an equal interval."
+        )
+    return Table("Pairs", columns, rows, said)
+
+
+def _worth(*pairs: Mapping[str, Any]) -> str:
+    """Return how many plain games the pairs' games are worth."""
+    games = [sum(pair[name] for name in ("wins", "draws", "losses")) for pair in pairs]
+    factors = [1.0 if (own := pair["corrected"]) is None else own["factor"] for pair in pairs]
+    worth = sum(count * factor for count, factor in zip(games, factors, strict=True))
+    return f"{number(worth)} ({number(worth / sum(games))} times)"
 
 
 def lines(found: Mapping[str, Any]) -> list[str]:
@@ -285,6 +345,9 @@ def lines(found: Mapping[str, Any]) -> list[str]:
     if not found["cycles"]:
         said.append("no significant cycle in these games")
     said.append(f"Nash average and alpha-rank use each pair's {found['worth']}")
+    if (baseline := found.get("baseline")) is not None:
+        worth = _worth(*(pair for pair in found["pairs"] if pair["player"] < pair["opponent"]))
+        said.append(f"control variates by {baseline}: all games are worth {worth}")
     if (together := found.get("together")) is None:
         return said
     if together["matrix"] is None:

@@ -28,6 +28,7 @@ from unstable.records.scan import scan_file
 from unstable.records.text import command_line
 from unstable.studies.ratings import check_weight
 from unstable.studies.tournament.entrants import Entrant, check_runs, config_of, with_entrants
+from unstable.studies.tournament.luck import Policies, check_baseline, fixed_before, lucks
 from unstable.studies.tournament.pairings import Design, least_budget, next_round, number_of_games
 from unstable.studies.tournament.report import write_tournament_report
 from unstable.studies.tournament.results import show, standings
@@ -46,6 +47,7 @@ class TournamentPlan(BaseModel):
     design: Design
     players: Annotated[list[Entrant], Field(min_length=2)]
     forfeits: Annotated[float, Field(ge=0, le=1)]
+    policies: Policies | None = None  # of players, if there is a baseline
     found: dict[str, Any] | None = None
 
 
@@ -59,6 +61,7 @@ class TournamentOptions(NamedTuple):
     temperature: float | None = None
     forfeits: float = 1.0
     jpc: bool = False
+    baseline: str | None = None
 
 
 def tournament(
@@ -81,6 +84,7 @@ def tournament(
         if options.jpc:
             check_runs(players)
         ready = _ready(config, players)
+    by_word = {word: each.player for word, each in zip(words, players, strict=True)}
     opponents = {each.player: config.fixed_opponents.get(each.player) for each in players}
     design = Design(
         players=[
@@ -90,12 +94,15 @@ def tournament(
         deals=options.deals or DEALS,
         budget=options.games,
         with_itself=options.jpc,
+        baseline=by_word.get(options.baseline or "", options.baseline),
     )
     least = least_budget(ready.config, design)
     if options.games is not None and options.games < least:
         raise ConfigError(
             f"--games = {options.games}: too few for two deals per pair; use {least} or more"
         )
+    if design.baseline is not None:
+        check_baseline(ready.config, design)
     names = "-".join(game.key.rpartition(":")[2] for game in ready.config.games)
     folder = make_folder(ready.config, called=f"tournament-{names}")
     plan = TournamentPlan(design=design, players=players, forfeits=options.forfeits)
@@ -164,12 +171,14 @@ def _played(folder: RunFolder, ready: _Ready, plan: TournamentPlan) -> dict[str,
     with folder.held(f"RUN_DIR = {str(folder.root)!r}"):
         results, found = _on_file(folder, ready.config, plan.design)
         try:
-            _play_rest(folder, ready, plan.design, results, found)
+            _play_rest(folder, ready, plan, results, found)
         finally:
             if next_round(ready.config, plan.design, results):
                 again = command_line("unstable", "tournament", "--resume", folder.root)
                 status(f"{len(results):,} games are recorded; to resume: {again}")
-        said = standings(ready.config, plan.design, plan.players, results, plan.forfeits)
+        known = plan.policies
+        luck = {} if known is None else lucks(ready.config, plan.design, known, _games(folder).path)
+        said = standings(ready.config, plan.design, plan.players, results, plan.forfeits, luck)
         _write(folder, plan.model_copy(update={"found": said}))
     show(said)
     write_tournament_report(folder, said)
@@ -224,11 +233,15 @@ def _games(folder: RunFolder) -> GameFile:
 def _play_rest(
     folder: RunFolder,
     ready: _Ready,
-    design: Design,
+    plan: TournamentPlan,
     results: list[GameResult],
     found: dict[int, GameResult],
 ) -> None:
-    """Play round after round without the `found` games; record each round before the next."""
+    """Play round after round without the `found` games; record each round before the next.
+
+    With a baseline, first adds the policies to the plan and records it.
+    """
+    design = plan.design
     total = number_of_games(ready.config, design)
     if not next_round(ready.config, design, results):
         return
@@ -237,6 +250,10 @@ def _play_rest(
     file = LineFile(path)
 
     async def work(actors: Sequence[Actor], lines: Lines) -> None:
+        if design.baseline is not None and plan.policies is None:
+            lines.phase("fixing the values of positions")
+            plan.policies = await fixed_before(actors, ready.config, design)
+            _write(folder, plan)
         while specs := next_round(ready.config, design, results):
             missing = [spec for spec in specs if spec.game_id not in found]
             lines.phase(f"playing, {len(results):,} of {total:,} games recorded", len(missing))
