@@ -68,7 +68,7 @@ class Unsolved(Exception):
     """Reason for which a solver cannot be measured in a game."""
 
 
-class Visits:
+class Walks:
     """Counter of the decisions among the states that a solver's recursive method visits."""
 
     def __init__(self, solver: Any, method: str) -> None:
@@ -137,7 +137,7 @@ def outcome(game: Any, found: Histories, decisions: int, seed: int) -> Solved:
 def sampled(solver: Any, pilot: Any, method: str, decisions: int, seed: int) -> Solved:
     """Run a solver for as many iterations as its pilot predicts for the decisions."""
     np.random.seed(seed)  # OpenSpiel draws from the global generator
-    visits, played = Visits(pilot, method), 0
+    visits, played = Walks(pilot, method), 0
     while visits.count < decisions / PILOT:
         pilot.iteration()
         played += 1
@@ -158,7 +158,7 @@ def deep_cfr(game: Any, found: Histories, decisions: int, seed: int) -> Solved:
     batch = {"batch_size_advantage": 256, "batch_size_strategy": 256, "memory_capacity": 100_000}
     steps = {"policy_network_train_steps": 2500, "advantage_network_train_steps": 375}
     solver = DeepCFRSolver(game, (64,), (64,), learning_rate=1e-3, seed=seed, **batch, **steps)
-    visits, seats = Visits(solver, "_traverse_game_tree"), game.num_players()
+    visits, seats = Walks(solver, "_traverse_game_tree"), game.num_players()
     rounds = max(1, decisions // (PER_ITERATION * seats)) * seats
     for step in range(rounds):  # as `DeepCFRSolver.solve`, until the decisions are used up
         seat = step % seats

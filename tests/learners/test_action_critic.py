@@ -94,7 +94,8 @@ def remembered(sees: str = "state") -> tuple[Experience, Transitions, Ints]:
 def test_values_join_what_followed_with_those_of_the_model() -> None:
     experience, turns, points_S = remembered()
     likely = (0.1, 0.1, 0.2, *[0.5] * 6)
-    shares_M = experience.shares([torch.tensor([math.log(p), 0.0]) for p in likely])
+    logprobs = [torch.tensor([math.log(p), 0.0]) for p in likely]
+    shares_M = experience.score(np.arange(9), logprobs)
     assert shares_M == pytest.approx([0.25, 0.25, 0.5, *[1 / 3] * 6])
     model_PK = np.arange(9.0 * 16, dtype=np.float64).reshape(9, 16)
     means = experience.means(shares_M, model_PK)
@@ -147,9 +148,12 @@ def test_gradient_covers_all_new_and_half_as_many_earlier_prompts() -> None:
         turns = Transitions.of(flat, flat.turn_rewards_S, sees_state=True)
         points_S = experience.number(turns)
         experience.visit(turns, points_S, np.full(12 + 12 * version, 1 / 3), updates=2)
-    seen = [experience.covered(points_S, np.random.default_rng(seed)) for seed in range(9)]
-    assert all(each[4:].all() and each[:4].sum() == 2 for each in seen)
-    assert np.any(seen, axis=0).all()
+    experience.score(np.arange(24), [torch.zeros(1)] * 24)
+    drawn = [experience.draw(points_S, np.random.default_rng(seed)) for seed in range(9)]
+    assert all(examples[4:].all() and examples[:4].sum() == 2 for examples, _ in drawn)
+    assert np.any([examples for examples, _ in drawn], axis=0).all()
+    assert all(answers.tolist() == list(range(24)) for _, answers in drawn)
+    assert len(experience.draw(points_S[:1], np.random.default_rng(0))[1]) == 6
 
 
 @pytest.mark.parametrize("sees", ["state", "seat"])
@@ -159,6 +163,7 @@ def test_oldest_points_are_forgotten_and_the_rest_is_saved(sees: str) -> None:
     turns = Transitions.of(later, later.turn_rewards_S, sees_state=sees == "state")
     points_S = experience.number(turns)
     experience.count(turns, points_S)
+    experience.score(np.arange(12), [torch.tensor([-0.1 * place]) for place in range(12)])
     experience.visit(turns, points_S, np.full(12, 1 / 3), updates=3)
     assert experience.newest(12) is experience
     copy = Experience.unpacked(experience.packed(), sees)
@@ -167,6 +172,7 @@ def test_oldest_points_are_forgotten_and_the_rest_is_saved(sees: str) -> None:
     less = experience.newest(11)
     assert [pair.tokens.prompt_ids[-1] for pair in less.pairs.found] == [9, 9, 9]
     assert less.number(turns).tolist() == [0]
+    assert less.logprobs == experience.logprobs[9:]
     model_PK = np.zeros((3, 16))
     values_PK = less.values(np.full(3, 1 / 3), model_PK)
     assert values_PK[:, 0] == pytest.approx([1 / 3, 0.0, 0.0])

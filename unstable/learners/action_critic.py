@@ -61,9 +61,11 @@ class ActionCritic:
         experience = self._experience.copy()
         points_S = experience.number(turns)
         unlisted = np.flatnonzero(~turns.listed_S)
-        answers = [each.tokens for each in experience.answers.found]
-        logprobs = scorer.logprobs([*answers, *(batch.token_samples[i] for i in unlisted)])
-        shares_M = experience.shares(logprobs[: len(answers)])
+        rng = np.random.default_rng(derive_seed(self._seed, "prompts", self._updates))
+        examples_P, answers = experience.draw(points_S, rng)
+        asked = [experience.answers.found[index].tokens for index in answers]
+        logprobs = scorer.logprobs([*asked, *(batch.token_samples[i] for i in unlisted)])
+        shares_M = experience.score(answers, logprobs[: len(asked)])
         self.model.take(experience.pairs.found)
         self.metrics = {}
         if learns:
@@ -75,8 +77,8 @@ class ActionCritic:
             self._experience, self._updates = experience.newest(config.replay), self._updates + 1
 
         chosen_S = np.where(turns.listed_S, experience.starts_P[points_S] + turns.places_S, 0)
-        own, played_S = logprobs[: len(answers)], experience.answers_M[chosen_S]
-        self.metrics |= _mismatch(batch, turns, played_S, own)
+        played_S = experience.answers_M[chosen_S]
+        self.metrics |= _mismatch(batch, turns, played_S, experience.logprobs)
         means_SK = experience.means(shares_M, values_PK)[points_S]
         moves_SK = values_PK[experience.pairs_M[chosen_S]]
         advantages_S, corrections_S = self._of_turns(turns, means_SK, moves_SK)
@@ -85,11 +87,13 @@ class ActionCritic:
         corrections_A: Floats | None = None
         if config.correction:
             each_S = np.where(turns.listed_S, corrections_S / shares_M[chosen_S], 0.0)
-            corrections_A = np.bincount(played_S, each_S, len(answers)).astype(float)
-        rng = np.random.default_rng(derive_seed(self._seed, "prompts", self._updates))
-        moves = MovesVisited.of(experience, points_S, values_PK, shares_M, own, corrections_A, rng)
+            size = len(experience.logprobs)
+            corrections_A = np.bincount(played_S, each_S, size).astype(float)
+        moves = MovesVisited.of(
+            experience, points_S, examples_P, values_PK, shares_M, corrections_A
+        )
         examples = moves.examples(batch, unlisted, advantages_S[unlisted], weights_S[unlisted])
-        logprobs = [*moves.logprobs, *logprobs[len(answers) :]]
+        logprobs = [*moves.logprobs, *logprobs[len(asked) :]]
         return Estimate(advantages_S, examples=examples, logprobs=logprobs)
 
     def _of_turns(

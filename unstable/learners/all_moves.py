@@ -1,12 +1,11 @@
 """The policy gradient over all legal moves: each move of each prompt as a weighted example."""
 
-from collections.abc import Sequence
 from typing import NamedTuple, Self
 
 import numpy as np
 from torch import Tensor
 
-from unstable.learners.batch import Examples, FlatBatch, Floats, Ints, Role
+from unstable.learners.batch import Examples, FlatBatch, Floats, Ints, Mask, Role
 from unstable.learners.experience import Experience
 from unstable.types import TokenSample
 
@@ -28,11 +27,10 @@ class MovesVisited(NamedTuple):
         cls,
         experience: Experience,
         points_S: Ints,
+        examples_P: Mask,
         values_PK: Floats,
         shares_M: Floats,
-        logprobs: Sequence[Tensor],
         corrections_A: Floats | None,
-        rng: np.random.Generator,
     ) -> Self:
         """Average the advantages Q - V of a prompt's moves over the states behind the prompt.
 
@@ -46,12 +44,12 @@ class MovesVisited(NamedTuple):
         means_PK = experience.means(shares_M, values_PK)
         advantages_M = values_PK[experience.pairs_M, seats_M] - means_PK[owners_M, seats_M]
         if corrections_A is None:
-            weights_P, points_P = experience.weights(shares_M), experience.covered(points_S, rng)
+            weights_P = experience.weights(shares_M)
         else:
             weights_P = np.bincount(points_S, minlength=len(means_PK)).astype(np.float64)
-            points_P = weights_P > 0
+            examples_P = weights_P > 0
         weights_M = weights_P[owners_M]
-        chosen_L = np.unique(answers_M[points_P[owners_M]])
+        chosen_L = np.unique(answers_M[examples_P[owners_M]])
         visits_L: Floats = np.bincount(answers_M, weights_M)[chosen_L].astype(np.float64)
         advantages_L = np.bincount(answers_M, weights_M * advantages_M)[chosen_L] / visits_L
         if corrections_A is None:
@@ -59,7 +57,7 @@ class MovesVisited(NamedTuple):
             visits_L = roots_L * visits_L.sum() / roots_L.sum()
         else:
             advantages_L += corrections_A[chosen_L] / visits_L
-        seats_A = np.zeros(len(logprobs), int)
+        seats_A = np.zeros(len(experience.logprobs), int)
         seats_A[answers_M] = seats_M
         found = [experience.answers.found[index] for index in chosen_L]
         return cls(
@@ -68,7 +66,7 @@ class MovesVisited(NamedTuple):
                 (each.env, seat)
                 for each, seat in zip(found, seats_A[chosen_L].tolist(), strict=True)
             ],
-            logprobs=[logprobs[index] for index in chosen_L],
+            logprobs=[experience.logprobs[index] for index in chosen_L],
             visits_L=visits_L,
             advantages_L=advantages_L,
         )

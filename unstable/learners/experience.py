@@ -8,6 +8,7 @@ from itertools import chain
 from typing import Any, NamedTuple, Self
 
 import numpy as np
+import torch
 from msgspec import convert, msgpack
 from torch import Tensor
 
@@ -15,7 +16,7 @@ from unstable.learners.batch import Floats, Ints, Mask
 from unstable.learners.turns import MOST_SEATS, Numbered, StateMove, Transitions
 
 _PRIOR = 2.0
-"""Weight of the model's value of a move beside the turns with that move, in turns."""
+"""Number of turns for which the model's value of a move counts."""
 _DECAY = {"state": 0.99, "seat": 0.9}
 """Factor of all counts per update, by what the critic sees.
 
@@ -44,8 +45,8 @@ class Visits(NamedTuple):
     logshares_S: Floats  # log of the policy's share of the played move at that time
 
 
-class Counted(NamedTuple):
-    """What followed the pairs, as arrays: R kinds of turns."""
+class Outcomes(NamedTuple):
+    """Columns of what followed the pairs: R kinds of turns."""
 
     pairs_R: Ints
     next_R: Ints
@@ -73,6 +74,7 @@ class Experience:
         self._seats, self._seen = list[int](), list[int]()  # by point: its seat and last update
         self._counts: dict[_Row, float] = {}
         self._recent: list[Visits] = []
+        self.logprobs: list[Tensor] = []  # by answer: those of its tokens when it was last scored
 
     def copy(self) -> "Experience":
         """Return a copy, which a later update does not change."""
@@ -117,23 +119,39 @@ class Experience:
                 row = (pair, after, reward, turns.known_SK[index].tobytes())
                 self._counts[row] = self._counts.get(row, 0.0) + 1.0
 
-    def shares(self, logprobs: Sequence[Tensor]) -> Floats:
-        """The policy's probabilities [M], normalized over legal moves, by the answers' logprobs."""
-        sums_A = np.array([float(each.double().sum()) for each in logprobs])
+    def draw(self, points_S: Ints, rng: np.random.Generator) -> tuple[Mask, Ints]:
+        """Return which points [P] are examples, and the answers to score, those of examples too.
+
+        Examples are an update's prompts and half as many others by chance, which generalization
+        would change without a gradient; as many others are scored.
+        """
+        prompts_P = self.answers_M[self.starts_P]
+        new = np.unique(prompts_P[points_S])
+        others = rng.permutation(np.setdiff1d(prompts_P, new))[: len(new)]
+        examples_P: Mask = np.isin(prompts_P, [*new, *others[: len(new) // 2]])
+        scored_P = np.isin(prompts_P, [*new, *others])
+        return examples_P, np.unique(self.answers_M[scored_P[self.owners_M]])
+
+    def score(self, answers: Ints, logprobs: Sequence[Tensor]) -> Floats:
+        """Keep the answers' log-probabilities; return the policy's shares [M] of legal moves."""
+        self.logprobs += [logprobs[0]] * (len(self.answers.found) - len(self.logprobs))
+        for answer, each in zip(answers.tolist(), logprobs, strict=True):
+            self.logprobs[answer] = each
+        sums_A = np.array([float(each.double().sum()) for each in self.logprobs])
         logprobs_M = sums_A[self.answers_M]
         most_P = np.maximum.reduceat(logprobs_M, self.starts_P)
         raised_M = np.exp(logprobs_M - most_P[self.owners_M])
         shares_M: Floats = raised_M / np.add.reduceat(raised_M, self.starts_P)[self.owners_M]
         return shares_M
 
-    def counted(self) -> Counted:
-        """What followed the pairs, for as many seats as the games have."""
+    def counted(self) -> Outcomes:
+        """Return what followed the pairs, for as many seats as the games have."""
         rows = list(self._counts)
         rewards_RK = np.frombuffer(b"".join(row[2] for row in rows), np.float64)
         known_RK = np.frombuffer(b"".join(row[3] for row in rows), bool).reshape(-1, MOST_SEATS)
         seats = 1 + int(np.flatnonzero(known_RK.any(0)).max(initial=-1))
         counts_R = np.array([*self._counts.values()])
-        return Counted(
+        return Outcomes(
             np.array([row[0] for row in rows], int),
             np.array([row[1] for row in rows], int),
             rewards_RK.reshape(-1, MOST_SEATS)[:, :seats],
@@ -146,7 +164,7 @@ class Experience:
         return _sums(self.owners_M, values_MK, len(self._points))
 
     def targets(
-        self, counted: Counted, shares_M: Floats, values_PK: Floats
+        self, counted: Outcomes, shares_M: Floats, values_PK: Floats
     ) -> tuple[Floats, Floats]:
         """Sums [P, K] of the targets of each pair's turns, and how many there are.
 
@@ -202,18 +220,6 @@ class Experience:
         weights_P: Floats = np.maximum(weights / len(self._recent), _LEAST_VISITS)
         return weights_P
 
-    def covered(self, points_S: Ints, rng: np.random.Generator) -> Mask:
-        """True for the points of an update's prompts, and of half as many others by chance.
-
-        The others change by generalization if no gradient holds them.
-        """
-        prompts_P = self.answers_M[self.starts_P]
-        new = np.unique(prompts_P[points_S])
-        others = np.setdiff1d(prompts_P, new)
-        drawn = rng.choice(others, min(len(others), len(new) // 2), replace=False)
-        covered: Mask = np.isin(prompts_P, [*new, *drawn])
-        return covered
-
     def newest(self, limit: int) -> "Experience":
         """Forget, if there are more than `limit` moves, the oldest points until half are left.
 
@@ -235,6 +241,7 @@ class Experience:
             pairs = tuple(pairs_of[old] for old in points[point][0])
             answers = tuple(found.answers.add(self.answers.found[it]) for it in points[point][1])
             found._points[pairs, answers] = numbers[point]
+        found.logprobs = [self.logprobs[self.answers.add(each)] for each in found.answers.found]
         found._seats = [self._seats[point] for point in kept]
         found._seen = [self._seen[point] for point in kept]
         found._counts = {
@@ -254,13 +261,14 @@ class Experience:
         recent = [[column.tolist() for column in visits] for visits in self._recent]
         numbers = (self._updates, list(self._points), self._seats, self._seen)
         counts = [*self._counts.items()]
-        found = (self.pairs.found, self.answers.found, numbers, counts, recent)
+        logprobs = [each.tolist() for each in self.logprobs]
+        found = (self.pairs.found, self.answers.found, numbers, counts, recent, logprobs)
         return msgpack.encode(found)
 
     @classmethod
     def unpacked(cls, packed: bytes, sees: str) -> Self:
         """Return the experience that `packed` had."""
-        pairs, answers, numbers, counts, recent = msgpack.decode(packed)
+        pairs, answers, numbers, counts, recent, logprobs = msgpack.decode(packed)
         found = cls(sees)
         for numbered, kept in ((found.pairs, pairs), (found.answers, answers)):
             for each in convert(kept, list[StateMove]):
@@ -269,6 +277,7 @@ class Experience:
         found._points = {each: n for n, each in enumerate(convert(points, list[_Point]))}
         found._counts = dict(convert(counts, list[tuple[_Row, float]]))
         found._recent = [Visits(*(np.array(column) for column in each)) for each in recent]
+        found.logprobs = [torch.tensor(each) for each in logprobs]
         return found
 
 
