@@ -139,7 +139,7 @@ class ActionCriticConfig(Section):
     states: PositiveInt = 30
     """updates whose states behind a prompt the gradient over all moves averages"""
     replay: PositiveInt = 20_000
-    """legal moves that the critic remembers, each once by state and prompt; an update scores all"""
+    """legal moves that the critic remembers, each once by state"""
     steps: PositiveInt = 40
     """optimizer steps of the critic per update"""
     batch_size: PositiveInt = 1024
