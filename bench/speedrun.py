@@ -45,7 +45,9 @@ class Record(Section):
     """Measured figures of an entry."""
 
     machine: str
+    """CPU and cores"""
     date: str
+    """day of the runs"""
     minutes: dict[int, float | None]
     """by seed; null if it did not reach the threshold"""
 
@@ -54,14 +56,21 @@ class Entry(Section):
     """A way to a threshold: config, options and seeds."""
 
     name: str
+    """name of the entry"""
     config: str
+    """config of the runs"""
     options: dict[str, Any] = {}
+    """options of `unstable train`"""
     world: dict[str, Any] = {}
     """options of `unstable world`, which makes the model for the games of `options`"""
     game: str
+    """key of the game whose exploitability counts"""
     threshold: float
+    """greatest exploitability that ends the time"""
     seeds: list[int]
+    """seeds of the runs"""
     record: Record | None = None
+    """measured figures; null: none yet"""
 
     def world_options(self, out: Path) -> dict[str, Any]:
         """Return the options of `unstable world`."""

@@ -102,9 +102,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         "regardless of reward; set learner.algorithm.kl_loss instead",
     ),
     (
-        {"learner": {"algorithm": {"name": "vrpo", "critic": {"states": 3, "replay": 2}}}},
-        "learner.algorithm.critic.states = 3: more than replay = 2 updates; lower it, or raise "
-        "learner.algorithm.critic.replay",
+        {"learner": {"algorithm": {"name": "vrpo", "critic": {"states": 3, "correction": 1.0}}}},
+        "learner.algorithm.critic.states = 3: applies only without a correction; leave it out",
     ),
     (
         {

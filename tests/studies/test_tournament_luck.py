@@ -7,11 +7,11 @@ import pytest
 from msgspec.structs import replace
 
 from tests.helpers.cli import rows
+from tests.helpers.every_game import every_game, is_listed
 from tests.helpers.locally import locally
 from tests.helpers.mistakes import refused
 from tests.helpers.rows import every_row
 from tests.helpers.trees import KUHN, drawn, tree_of, uniform
-from tests.solving.test_control_variates import every_game, is_listed
 from unstable.cli import run
 from unstable.commands.corrected import Luck, exact_model
 from unstable.config import parse
