@@ -76,10 +76,10 @@ CASES: list[tuple[dict[str, Any], Any]] = [  # algorithm, and its advantages com
 
 
 def with_moves(turn):
-    """Return the turn; a model's turn gets its answer as the only legal move."""
+    """Return the turn; a model's turn gets a legal move that is not its answer, so of no value."""
     if turn.answer.sampled is None:
         return turn
-    moves = (Move(turn.answer.sampled.token_ids),)
+    moves = (Move([*turn.answer.sampled.token_ids, 0]),)
     return answering(turn, sampled=replace(turn.answer.sampled, moves=moves))
 
 
