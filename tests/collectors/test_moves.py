@@ -51,7 +51,9 @@ async def test_turn_records_legal_moves_and_expert_shares(isolated: bool) -> Non
         assert result.turns
 
 
-@pytest.mark.parametrize("isolated", [False, True])
+@pytest.mark.parametrize(
+    "isolated", [False, pytest.param(True, marks=[pytest.mark.slow, pytest.mark.one_core])]
+)
 async def test_state_is_recorded_and_part_of_no_prompt(isolated: bool) -> None:
     """The state of Leduc has both cards; prompts are those of a run without recorded states."""
     config = GameConfig(env=LEDUC, name="game", prompt="answer")

@@ -98,6 +98,8 @@ def test_states_of_poker_are_markov_and_hidden(config: GameConfig, states: int) 
     assert len(grown.states) == states
 
 
+@pytest.mark.slow
+@pytest.mark.one_core
 def test_states_of_open_games_are_their_positions() -> None:
     assert len(assert_markov(TIC_TAC_TOE).states) == 4520
     grown = assert_markov(NIM, merges=False)

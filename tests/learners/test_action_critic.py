@@ -346,7 +346,10 @@ def logprobs_of(learner: Any, prompt: list[int], moves: tuple[Move, ...]) -> Ten
     return shares / shares.sum()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    ["network", pytest.param("adapter", marks=[pytest.mark.slow, pytest.mark.one_core])],
+)
 def test_bandit_is_learned_from_random_play(model, kind) -> None:
     critic = {"kind": kind, "steps": 10 if kind == "network" else 5, "batch_size": 32}
     solve_bandit(model, updates=32, algorithm=vrpo(**critic), learning_rate=2e-3)

@@ -66,6 +66,8 @@ def test_corrected_payoff_of_a_pair_is_exact_over_all_games(factor: float) -> No
     assert both["one", "two"].share == pytest.approx(-both["two", "one"].share, abs=1e-12)
 
 
+@pytest.mark.slow
+@pytest.mark.one_core
 @every_row("size", {"deals": 80}, {"games": 160})
 def test_baseline_changes_no_game_and_resumes(
     size: dict[str, int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
