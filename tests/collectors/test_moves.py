@@ -25,8 +25,9 @@ async def games(moves: str, *, env: str = TICTACTOE, isolated: bool = False) -> 
         found = await played(playing.play(specs(3, ("main@0", "main@1"), env="game")))
     finally:
         await playing.close()
-    assert all(isinstance(each, GameResult) for each in found)
-    return sorted(found, key=lambda result: result.spec.game_id)  # type: ignore[union-attr, return-value]
+    results = [each for each in found if isinstance(each, GameResult)]
+    assert len(results) == len(found)
+    return sorted(results, key=lambda result: result.spec.game_id)
 
 
 def kept(turn: Turn) -> list[tuple[list[int], float | None]]:
