@@ -28,6 +28,8 @@ def smaller(words: list[str]) -> list[str]:
     if "--resume" in words:
         return [*words[:-1], "2"]
     options, kept = LESS.get(words[0], "").split(), list(words)
+    if "--baseline" in kept:
+        kept[kept.index("--baseline") + 1] = "1"  # the last version
     for option, value in zip(options[::2], options[1::2], strict=True):
         place = kept.index(option) if option in kept else len(kept)
         kept[place : place + 2] = [option, value]
