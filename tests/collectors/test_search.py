@@ -192,6 +192,8 @@ def search_player(model: Any, game: GameConfig, **fields: Any) -> Any:
     return player_class(opponent).make(opponent, game, SEAT, lambda adapter: model)
 
 
+@pytest.mark.slow
+@pytest.mark.one_core
 @every_row("game", KUHN, NIM)
 async def test_moves_follow_from_the_seed_and_scores_are_cached(game: GameConfig) -> None:
     async with serving(sharp_model()) as engine:
@@ -204,6 +206,8 @@ async def test_moves_follow_from_the_seed_and_scores_are_cached(game: GameConfig
         assert engine.stats()["requests"] == asked > 0  # every decision is known by now
 
 
+@pytest.mark.slow
+@pytest.mark.one_core
 async def test_kuhn_player_mixes_by_the_exact_step_of_its_model() -> None:
     """The mix of a real model equals an independent step on the model's whole table."""
     async with serving(sharp_model()) as engine:
@@ -228,6 +232,8 @@ async def test_kuhn_player_mixes_by_the_exact_step_of_its_model() -> None:
             assert mix == pytest.approx(expected, abs=1e-9)
 
 
+@pytest.mark.slow
+@pytest.mark.one_core
 async def test_concurrent_turns_grow_one_tree() -> None:
     async with serving(sharp_model()) as engine:
         player = search_player(local(engine, KUHN), KUHN, continuations=4)

@@ -102,7 +102,7 @@ def test_values_join_what_followed_with_those_of_the_model() -> None:
     assert means[:, 0] == pytest.approx([20.0, 64.0, 112.0])
 
     # Turn 1 ends the game by pair 4; turn 0 plays pair 0, then seat 1 an answer that is not listed.
-    values_PK = experience.values(shares_M, model_PK)
+    values_PK = experience.values(experience.counted(), shares_M, model_PK)
     assert values_PK[4, :2] == pytest.approx([(2 + 2 * 64) / 3, (-2 + 2 * 65) / 3])
     assert values_PK[0, :2] == pytest.approx([112.5 / 3, (113 + 2 * 1) / 3])
     untouched = [1, 2, 3, 5, 6, 7, 8]
@@ -110,7 +110,7 @@ def test_values_join_what_followed_with_those_of_the_model() -> None:
 
     for _ in range(60):  # as it recurs, the model's values count for less
         experience.count(turns, experience.number(turns))
-    values_PK = experience.values(shares_M, model_PK)
+    values_PK = experience.values(experience.counted(), shares_M, model_PK)
     assert values_PK[4, :2] == pytest.approx([2.0, -2.0], abs=4.0)
     assert points_S.tolist() == [0, 1, 2]
 
@@ -174,7 +174,7 @@ def test_oldest_points_are_forgotten_and_the_rest_is_saved(sees: str) -> None:
     assert less.number(turns).tolist() == [0]
     assert less.logprobs == experience.logprobs[9:]
     model_PK = np.zeros((3, 16))
-    values_PK = less.values(np.full(3, 1 / 3), model_PK)
+    values_PK = less.values(less.counted(), np.full(3, 1 / 3), model_PK)
     assert values_PK[:, 0] == pytest.approx([1 / 3, 0.0, 0.0])
     assert less.weights(np.full(3, 1 / 3)) == pytest.approx([1.0])
     assert len(experience.pairs.found) == 12

@@ -171,6 +171,8 @@ def gained(folder: Any, score: float) -> None:
     assert last[f"{of}/score"] > score
 
 
+@pytest.mark.slow
+@pytest.mark.one_core
 async def test_short_run_distills_the_expert(tmp_path: Path) -> None:
     context = make_context(Path("tiny"), tmp_path / "run", **DISTILL)
     await train(context)

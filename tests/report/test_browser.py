@@ -110,7 +110,10 @@ class Opened:
             self.page.keyboard.press(key)
 
 
-@pytest.fixture(params=[(1400, "light"), (390, "dark")], ids=["1400", "390"])
+@pytest.fixture(
+    params=[(1400, "light"), pytest.param((390, "dark"), marks=pytest.mark.slow)],
+    ids=["1400", "390"],
+)
 def opened(request: pytest.FixtureRequest, browser: Any, page_file: Path) -> Iterator[Opened]:
     found = Opened(browser, page_file, *request.param)
     yield found

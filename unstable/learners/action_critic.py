@@ -17,7 +17,7 @@ from unstable.learners.advantages import explained_variance
 from unstable.learners.all_moves import MovesVisited
 from unstable.learners.batch import FlatBatch, Floats, Ints
 from unstable.learners.critic import Estimate
-from unstable.learners.experience import Experience
+from unstable.learners.experience import Experience, Outcomes
 from unstable.learners.losses import kl_estimates
 from unstable.learners.scoring import Scorer
 from unstable.learners.turns import Transitions
@@ -70,8 +70,10 @@ class ActionCritic:
         self.metrics = {}
         if learns:
             experience.count(turns, points_S)
-            self._learn(experience, shares_M)
-        values_PK = experience.values(shares_M, self.model.values())
+        counted = experience.counted()
+        if learns and len(counted.pairs_R):  # else no answer was a listed move
+            self._learn(experience, counted, shares_M)
+        values_PK = experience.values(counted, shares_M, self.model.values())
         experience.visit(turns, points_S, shares_M, config.states)
         if learns:
             self._experience, self._updates = experience.newest(config.replay), self._updates + 1
@@ -116,15 +118,13 @@ class ActionCritic:
         corrections_S = self.config.correction * rest_SK[of_seat]
         return played_S - values_S + corrections_S, corrections_S
 
-    def _learn(self, experience: Experience, shares_M: Floats) -> None:
+    def _learn(self, experience: Experience, counted: Outcomes, shares_M: Floats) -> None:
         """Step the model on pairs that are drawn by the root of how often they were played."""
         rng = np.random.default_rng(derive_seed(self._seed, "critic", self._updates))
-        config, counted, losses = self.config, experience.counted(), list[float]()
-        if not len(counted.pairs_R):  # no answer was a listed move
-            return
+        config, losses = self.config, list[float]()
         for step in range(config.steps):
             if step % -(-config.steps // _TARGETS) == 0:
-                values_PK = experience.values(shares_M, self.model.values())
+                values_PK = experience.values(counted, shares_M, self.model.values())
                 sums_PK, counts_PK = experience.targets(counted, shares_M, values_PK)
                 known_PK = counts_PK > 0
                 targets_PK = sums_PK / np.where(known_PK, counts_PK, 1.0)

@@ -176,13 +176,12 @@ class Experience:
         sums_PK = _sums(counted.pairs_R, counted.counts_RK * targets_RK, len(values_PK))
         return sums_PK, _sums(counted.pairs_R, counted.counts_RK, len(values_PK))
 
-    def values(self, shares_M: Floats, model_PK: Floats) -> Floats:
+    def values(self, counted: Outcomes, shares_M: Floats, model_PK: Floats) -> Floats:
         """Values [P, K] of the pairs: those of the model, replaced by what followed as it recurs.
 
         They are the fixed point of the targets' means with `_PRIOR` turns of the model's value.
         """
-        counted, values_PK = self.counted(), model_PK.copy()
-        seats = counted.counts_RK.shape[1]
+        values_PK, seats = model_PK.copy(), counted.counts_RK.shape[1]
         for _ in range(_SWEEPS if seats else 0):
             sums_PK, counts_PK = self.targets(counted, shares_M, values_PK)
             new_PK = (sums_PK + _PRIOR * model_PK[:, :seats]) / (counts_PK + _PRIOR)
