@@ -51,6 +51,7 @@ def killed(process: "subprocess.Popen[str]") -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.tables("loop rotating", 1)
 @pytest.mark.fault("an actor crashes")
 def test_killed_run_resumes_to_the_uninterrupted_result(project: Path) -> None:
     """Kill one of two actors, then the driver, then close the terminal of the resumed run."""
@@ -113,6 +114,7 @@ def closed_in_last_evaluation(project: Path, folder: RunFolder) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.tables("loop rotating", 3)
 def test_ctrl_c_finishes_the_update_and_prints_how_to_resume(project: Path) -> None:
     """Updates take seconds here, so that the signal arrives during one."""
     slow = ["--learner.epochs", "20", "--learner.micro_batch_size", "1", "--loop.mode", "async"]

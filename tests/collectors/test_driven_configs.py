@@ -5,7 +5,8 @@ from typing import Any
 from unstable.commands.prepare import check
 from unstable.config import ConfigError, load
 
-OFF = {"eval.exploitability.every": 0}
+PPO = {"name": "ppo", "critic": None}
+OFF = {"eval.exploitability.every": 0, "learner.algorithm": PPO}
 KUHN = "driver:examples.drivers.kuhn:Kuhn"
 ROWS: list[tuple[dict[str, Any], str]] = [
     ({}, "games.0.env = 'driver', but listen.port = 0"),

@@ -25,6 +25,7 @@ LINE = re.compile(
 
 
 @pytest.mark.slow
+@pytest.mark.tables("solving rotating", 1)
 def test_corrected_payoffs_of_a_model(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     folder = RunFolder(tmp_path / "run")
     train = ["train", "--config", "tiny_kuhn", "--run_dir", str(folder.root), "--steps", "1"]

@@ -309,6 +309,7 @@ def compiled_updates(ranks, model, batches, **options):
 
 
 @pytest.mark.slow
+@pytest.mark.tables("learners rotating", 3)
 def test_compiled_layers_can_be_sharded_and_recomputed(pair, model):
     whole, *_ = updates(Ranks(), model, [batch_of(0)])
     options = {"parallel": "fsdp", "gradient_checkpointing": "on"}

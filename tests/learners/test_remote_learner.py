@@ -176,6 +176,7 @@ async def test_error_of_one_rank_is_raised_and_ends_all_ranks(
 
 
 @pytest.mark.slow
+@pytest.mark.tables("learners rotating", 1)
 @pytest.mark.fault("learner GPU out of memory")
 async def test_sharded_ranks_restart_after_out_of_memory_on_one(
     ray: None, model: ModelConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

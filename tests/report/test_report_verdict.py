@@ -170,7 +170,8 @@ def test_page_states_how_run_ended(tmp_path: Path, ending: Ending, reason: str, 
 def test_state_includes_the_floor_of_a_fixed_kl(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     for kl, ending in ((0.1, "(NashConv 0.087); set learner"), (0.0, "")):
-        config = load("tiny_kuhn", {"learner.algorithm.kl_loss": kl})
+        algorithm = {"name": "ppo", "critic": None, "kl_loss": kl}
+        config = load("tiny_kuhn", {"learner.algorithm": algorithm})
         folder.config.write_text(dump(config), encoding="utf-8")
         said = state(folder)
         assert "exploitability of 0.044 in Kuhn" in said if kl else said == ""

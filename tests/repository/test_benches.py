@@ -237,6 +237,7 @@ def test_bench_runs_as_a_module() -> None:
 def test_bench_sweep_can_be_planned(
     sweep: Path, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    (here / "bench").symlink_to(BENCH)
     config = read_sweep(sweep.read_text(), str(sweep))
     for setting in config.all_settings():
         for opponent in setting.fields.get("opponents.fixed", ()):  # adapters of an earlier run
@@ -244,7 +245,7 @@ def test_bench_sweep_can_be_planned(
             Path(opponent["path"]).mkdir(parents=True)
             write_adapter(random_adapter(model, "frozen", seed=0), Path(opponent["path"]))
     assert run(["sweep", str(sweep), "--plan"]) == 0
-    assert capsys.readouterr().out.startswith("unstable train --config tiny")
+    assert capsys.readouterr().out.startswith("unstable train --config ")
 
 
 def test_every_bench_has_small_options() -> None:

@@ -114,6 +114,7 @@ def disk(project: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
+@pytest.mark.tables("loop rotating", 0)
 @pytest.mark.fault("disk full", "run folder removed")
 def test_full_disk_or_lost_folder_ends_the_run(disk: Path) -> None:
     """Each has its own message; the run resumes after space is freed."""

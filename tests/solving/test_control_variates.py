@@ -74,6 +74,7 @@ def paths(
 
 
 @pytest.mark.slow
+@pytest.mark.tables("solving rotating", 2)
 def test_luck_has_mean_zero_over_all_games_of_leduc() -> None:
     tree = tree_of("leduc")
     policy = drawn(tree, 1, legal=0.9)

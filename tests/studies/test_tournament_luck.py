@@ -112,6 +112,7 @@ def test_only_plainly_sampled_models_have_exact_probabilities() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.tables("solving rotating", 3)
 def test_corrected_payoffs_of_versions(tmp_path: Path) -> None:
     place, one = tmp_path / "met", tmp_path / "one"
     train = ["train", "--config", "tiny_kuhn", "--run_dir", str(one), "--steps", "1"]
