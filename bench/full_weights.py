@@ -2,11 +2,11 @@
 
     OMP_NUM_THREADS=1 python -m bench.full_weights [--updates 4] [--rounds 3] [--past 1.0]
 
-The shipped `tiny` of 0.1 M weights learns TicTacToe with `--config tiny`, against itself and, by
-`--past`, equally often against past versions; actor and learner are in this process, without
-evaluations. The kinds alternate, round after round; prints medians and the ratio. Counts only CPU
-seconds of this process, since the machine may do other work, and excludes the first update, which
-warms everything up.
+The shipped `tiny` of 0.1 M weights learns TicTacToe by PPO (`bench/ppo_tictactoe.yaml`), against
+itself and, by `--past`, equally often against past versions; actor and learner are in this
+process, without evaluations. The kinds alternate, round after round; prints medians and the ratio.
+Counts only CPU seconds of this process, since the machine may do other work, and excludes the first
+update, which warms everything up.
 """
 
 import argparse
@@ -65,7 +65,8 @@ async def seconds(kind: str, arguments: argparse.Namespace, root: Path) -> tuple
         "tracking.dashboard": "off",
         **KINDS[kind],
     }
-    config, folder = prepare(load("tiny", changes)).config, RunFolder(root)
+    start = str(Path(__file__).with_name("ppo_tictactoe.yaml"))
+    config, folder = prepare(load(start, changes)).config, RunFolder(root)
     learner = Timed(config, folder)
     actor = await LocalActor.start(config, folder, root / "engine.log")
     tracker = Tracker(config, folder)

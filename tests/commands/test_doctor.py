@@ -224,8 +224,7 @@ def test_floor_of_constant_regularization_is_noted(
 
 def test_floor_is_left_out_where_the_tree_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     algorithm = {"name": "ppo", "critic": None, "kl_loss": 0.1}
-    options = {"learner.algorithm": algorithm, "eval.exploitability.every": 0}
-    config = load("tiny_kuhn", options)
+    config = load("tiny_kuhn", {"learner.algorithm": algorithm, "eval.exploitability.every": 0})
     assert "0.044 in Kuhn" in floor.floor_line(config)
     monkeypatch.setattr(floor, "MOST_S", 0.0)
     assert floor.floor_line(config) == ""

@@ -40,10 +40,10 @@ def test_changing_algorithm_drops_specific_fields(tmp_path):
 
 
 def test_changing_algorithm_drops_fields_without_effect():
-    """A run of `tiny` sets old_logprobs, and rft has no old policy."""
-    assert load("tiny").learner.algorithm.old_logprobs == "engine"
+    """A run of `tiny_nim` sets old_logprobs, and rft has no old policy."""
+    assert load("tiny_nim").learner.algorithm.old_logprobs == "engine"
     for name in ("rft", "a2c", "reinforce", "dpo"):
-        assert load("tiny", {"learner.algorithm.name": name}).learner.algorithm.name == name
+        assert load("tiny_nim", {"learner.algorithm.name": name}).learner.algorithm.name == name
 
 
 def test_changing_algorithm_keeps_shared_fields(tmp_path):

@@ -11,13 +11,15 @@ from unstable.solving.tree import grow
 
 MOST_NODES, MOST_S = 10_000, 5.0
 """Positions and seconds within which a tree is grown; Leduc has 9,451 and takes two seconds."""
+_LEAST = 0.01
+"""Least floor that is worth a line, in outcome."""
 
 
 def floor_line(config: RunConfig) -> str:
     """Return a line on the exploitability to which constant regularization leads.
 
     It is "" without such a term, if advantages are not in units of reward, or if no game has a
-    small tree. Takes a few seconds per game.
+    small tree or a floor worth a line. Takes a few seconds per game.
     """
     terms = list(_constant_terms(config.learner.algorithm))
     scale = _reward_per_outcome(config)
@@ -67,6 +69,7 @@ def _floors(config: RunConfig, weight: float) -> Iterator[str]:
             tree = grow(game, MOST_NODES, MOST_S)
         except ConfigError:  # too large
             continue
-        floor = floor_of(tree, weight, Game(game, seed=0).payoff_scale)
-        if floor is not None:
+        scale = Game(game, seed=0).payoff_scale
+        floor = floor_of(tree, weight, scale)
+        if floor is not None and floor >= _LEAST * scale:
             yield f"{fixed(floor, 3)} in {key} (NashConv {fixed(2 * floor, 3)})"

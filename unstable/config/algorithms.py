@@ -184,7 +184,7 @@ class VRPOConfig(SurrogateConfig):
 
     name: Literal["vrpo"] = "vrpo"
     critic: ActionCriticConfig = ActionCriticConfig()
-    proximal: NonNegativeFloat = 2.0
+    proximal: NonNegativeFloat = 0.5
     """loss weight of a move's KL to the policy before the update, in reward per nat; 0: none"""
 
     @property
