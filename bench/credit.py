@@ -1,7 +1,7 @@
 """Accuracy of credit assignment methods, in games where the true advantage of every move is known.
 
-    python -m bench.credit FOLDER [--config tiny_leduc] [--updates 20] [--batches 8] [--critic 40]
-    python -m bench.credit FOLDER --during 20 100 200 [--config tiny_leduc]
+    python -m bench.credit FOLDER [--config CONFIG] [--updates 20] [--batches 8] [--critic 40]
+    python -m bench.credit FOLDER --during 20 100 200 [--config CONFIG]
 
 A policy that has learned for `--updates` is frozen. For each estimator a separate run plays it
 against itself and computes advantages like any run; they are read from its files. Critics first
@@ -128,6 +128,8 @@ def learning(base: str, options: dict[str, Any], folder: Path, name: str, steps:
     regular = load(base).learner.algorithm.model_dump(include=REGULARIZATION, exclude_unset=True)
     kept = {field: value for field, value in ESTIMATORS[name].items() if field not in STILL}
     run = {"learner.algorithm": regular | kept, "loop.steps": steps, "tracking.keep_every": 1}
+    if kept["name"] == "vrpo":
+        run["sampling.moves"] = "auto"
     if name.startswith("branches"):
         run["groups.by"] = "branch"
     return trained(base, options | run, folder)
@@ -452,7 +454,7 @@ def followed(options: dict[str, Any], args: argparse.Namespace) -> list[str]:
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="folder of the runs; existing runs are kept")
-    parser.add_argument("--config", default="tiny_leduc")
+    parser.add_argument("--config", default="bench/ppo_leduc.yaml")
     parser.add_argument("--updates", type=int, default=20, help="updates of the policy")
     parser.add_argument("--batches", type=int, default=8, help="measured batches")
     parser.add_argument("--critic", type=int, default=40, help="batches that train critics first")

@@ -41,8 +41,8 @@ SMALL = {
     "beside.py": "--in_flight 4 --games 2 --rounds 1",
     "capacity.py": "--machine 2x24gb --config qwen3_24gb",
     "cpu_engine.py": "--requests 2 --prompt_tokens 8 --new_tokens 2 --rounds 1 --games 1",
-    "credit.py": "outputs --config tiny_kuhn --updates 1 --batches 1 --critic 1 --batch_size 64 "
-    "--only 0 7",
+    "credit.py": f"outputs --config {BENCH}/ppo_kuhn.yaml --updates 1 --batches 1 --critic 1 "
+    "--batch_size 64 --only 0 7",
     "curve.py": "run --out curve.svg",
     "driver.py": "--actors 1 --in-flight 8 --games 100 --warm 50 --batch 64 --pool 3 --parts",
     "endpoint.py": "--model tiny --games 4 --in_flight 4 --rounds 1 --max_tokens 4",
