@@ -116,8 +116,6 @@ def play(base: str, still: dict[str, Any], folder: Path, name: str, steps: int) 
     options = still | {"learner.algorithm": algorithm, "loop.steps": steps}
     if algorithm["name"] != "ppo":  # whose critic steps at the policy's rate
         options["learner.learning_rate"] = 1e-12
-    if algorithm["name"] == "vrpo":
-        options["sampling.moves"] = "auto"
     if name.startswith("branches"):
         options["groups.by"] = "branch"
     return trained(base, options, folder)
@@ -128,8 +126,6 @@ def learning(base: str, options: dict[str, Any], folder: Path, name: str, steps:
     regular = load(base).learner.algorithm.model_dump(include=REGULARIZATION, exclude_unset=True)
     kept = {field: value for field, value in ESTIMATORS[name].items() if field not in STILL}
     run = {"learner.algorithm": regular | kept, "loop.steps": steps, "tracking.keep_every": 1}
-    if kept["name"] == "vrpo":
-        run["sampling.moves"] = "auto"
     if name.startswith("branches"):
         run["groups.by"] = "branch"
     return trained(base, options | run, folder)
@@ -139,6 +135,8 @@ def trained(base: str, options: dict[str, Any], folder: Path) -> RunFolder:
     """Return the run in the folder, training it first unless it exists."""
     if folder.exists():
         return RunFolder(folder)
+    if options.get("learner.algorithm", {}).get("name") == "vrpo":  # which needs the state
+        options = options | {"sampling.moves": "auto"}
     return train(load(base, options | {"tracking.run_dir": str(folder)}))
 
 

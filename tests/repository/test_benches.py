@@ -245,7 +245,7 @@ def test_bench_sweep_can_be_planned(
             Path(opponent["path"]).mkdir(parents=True)
             write_adapter(random_adapter(model, "frozen", seed=0), Path(opponent["path"]))
     assert run(["sweep", str(sweep), "--plan"]) == 0
-    assert capsys.readouterr().out.startswith("unstable train --config ")
+    assert f"unstable train --config {config.all_settings()[0].config} " in capsys.readouterr().out
 
 
 def test_every_bench_has_small_options() -> None:
