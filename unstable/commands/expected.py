@@ -10,7 +10,7 @@ from unstable.records.folder import RunFolder
 from unstable.records.reading import WHOLE, read_rows
 from unstable.records.text import duration
 
-MEASURED_S = dict(first_run=50, smollm2=46, tiny=6, tiny_kuhn=1.6, tiny_leduc=2.7, tiny_nim=2)
+MEASURED_S = dict(first_run=50, smollm2=46, tiny=4.2, tiny_kuhn=1.6, tiny_leduc=2.7, tiny_nim=2)
 """Seconds per update on two CPU cores (docs/results.md, docs/small_worlds.md), start included."""
 
 

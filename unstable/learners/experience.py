@@ -75,6 +75,7 @@ class Experience:
         self._counts: dict[_Row, float] = {}
         self._recent: list[Visits] = []
         self.logprobs: list[Tensor] = []  # by answer: those of its tokens when it was last scored
+        self._totals = list[float]()  # of each answer's logprobs
 
     def copy(self) -> "Experience":
         """Return a copy, which a later update does not change."""
@@ -134,10 +135,13 @@ class Experience:
 
     def score(self, answers: Ints, logprobs: Sequence[Tensor]) -> Floats:
         """Keep the answers' log-probabilities; return the policy's shares [M] of legal moves."""
-        self.logprobs += [logprobs[0]] * (len(self.answers.found) - len(self.logprobs))
+        new = len(self.answers.found) - len(self.logprobs)
+        self.logprobs += [logprobs[0]] * new
+        self._totals += [0.0] * new
         for answer, each in zip(answers.tolist(), logprobs, strict=True):
             self.logprobs[answer] = each
-        sums_A = np.array([float(each.double().sum()) for each in self.logprobs])
+            self._totals[answer] = _total(each)
+        sums_A = np.array(self._totals)
         logprobs_M = sums_A[self.answers_M]
         most_P = np.maximum.reduceat(logprobs_M, self.starts_P)
         raised_M = np.exp(logprobs_M - most_P[self.owners_M])
@@ -241,6 +245,7 @@ class Experience:
             answers = tuple(found.answers.add(self.answers.found[it]) for it in points[point][1])
             found._points[pairs, answers] = numbers[point]
         found.logprobs = [self.logprobs[self.answers.add(each)] for each in found.answers.found]
+        found._totals = [*map(_total, found.logprobs)]
         found._seats = [self._seats[point] for point in kept]
         found._seen = [self._seen[point] for point in kept]
         found._counts = {
@@ -277,7 +282,12 @@ class Experience:
         found._counts = dict(convert(counts, list[tuple[_Row, float]]))
         found._recent = [Visits(*(np.array(column) for column in each)) for each in recent]
         found.logprobs = [torch.tensor(each) for each in logprobs]
+        found._totals = [*map(_total, found.logprobs)]
         return found
+
+
+def _total(logprobs: Tensor) -> float:
+    return float(logprobs.double().sum())
 
 
 def _sums(rows: Ints, values: Floats, size: int) -> Floats:

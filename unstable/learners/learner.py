@@ -274,9 +274,10 @@ class PolicyLearner:
         if self.average is not None and self.config.ema is not None:
             self.average.follow(self.config.ema)
         seconds = time.perf_counter() - started
-        trained = [each for report in reports for each in batch.samples(report.chosen_C)]
+        lengths_S = np.array([sample.length for sample in batch.examples.samples])
+        tokens = sum(float(lengths_S[report.chosen_C].sum()) for report in reports)
         speed = {
-            "learn/tokens_per_second": sum(each.length for each in trained) / seconds,
+            "learn/tokens_per_second": tokens / seconds,
             "learn/out_of_memory": float(self.micro_batches.take_halvings()),
         }
         return Update(

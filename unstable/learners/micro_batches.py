@@ -134,7 +134,8 @@ class MicroBatches:
         repeats one with weight 0, since the collectives of a sharded model need all ranks.
         """
         ordered = self._ordered(samples, range(len(samples)) if atoms is None else atoms)
-        lengths_S = np.array([sample.length for sample in samples])
+        lengths = [sample.length for sample in samples]
+        lengths_S = np.array(lengths)
         shared_S = np.zeros_like(lengths_S)  # tokens shared with the previous prompt
         if not self.padded and (self.as_held or self.ranks.count > 1):
             in_a_row = [index for atom in ordered for index in atom]
@@ -147,7 +148,7 @@ class MicroBatches:
         after = _sums(added_S.tolist(), ordered)
         saved = (lengths_S - added_S).tolist()
         measured = [
-            _Atom(atom, saved[atom[0]] + tokens, tokens, max(samples[i].length for i in atom))
+            _Atom(atom, saved[atom[0]] + tokens, tokens, max([lengths[i] for i in atom]))
             for atom, tokens in zip(ordered, after, strict=True)
         ]
         shares: list[list[list[int]]] = []
@@ -159,8 +160,8 @@ class MicroBatches:
             )
         own = [MicroBatch(indices, True) for indices in shares[self.ranks.index]]
         lacking = max(map(len, shares)) - len(own)
-        lengths = _sums(lengths_S.tolist(), ordered)
-        shortest = ordered[lengths.index(min(lengths))]
+        sizes = _sums(lengths, ordered)
+        shortest = ordered[sizes.index(min(sizes))]
         return own + [MicroBatch(shortest, False)] * lacking
 
     def _ordered(self, samples: Sequence[TokenSample], atoms: Sequence[int]) -> list[list[int]]:

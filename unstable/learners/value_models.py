@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from operator import is_
 from typing import Any
 from zlib import crc32
 
@@ -75,7 +76,8 @@ class ValueNetwork(ValueModel):
         nn.init.zeros_(head.bias)
         self._network = nn.Sequential(embedding, nn.ReLU(), hidden, nn.ReLU(), head)
         self._numbers: dict[_Feature, int] = {}  # at most one for each embedding
-        self._rows: dict[Any, list[int]] = {}  # features by pair
+        self._pairs: list[StateMove] = []
+        self._rows: list[list[int]] = []  # features of each pair
         self._features_PF = torch.zeros(0, 0, dtype=torch.int64)
 
     @property
@@ -83,11 +85,12 @@ class ValueNetwork(ValueModel):
         return list(self._network.parameters())
 
     def take(self, pairs: Sequence[StateMove]) -> None:
-        rows = {key: self._rows.get(key) or self._read(pair) for pair in pairs if (key := pair.key)}
-        features_PF = np.zeros((len(rows), max(map(len, rows.values()), default=0)), np.int64)
-        for row, features in zip(features_PF, rows.values(), strict=True):
+        known = self._rows if all(map(is_, self._pairs, pairs)) else []
+        rows = [*known[: len(pairs)], *map(self._read, pairs[len(known) :])]
+        features_PF = np.zeros((len(rows), max(map(len, rows), default=0)), np.int64)
+        for row, features in zip(features_PF, rows, strict=True):
             row[: len(features)] = features
-        self._rows, self._features_PF = rows, torch.from_numpy(features_PF)
+        self._pairs, self._rows, self._features_PF = [*pairs], rows, torch.from_numpy(features_PF)
 
     def _read(self, pair: StateMove) -> list[int]:
         """Return a pair's features: its env, and its tokens by place; 0 is padding."""
