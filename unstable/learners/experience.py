@@ -75,7 +75,6 @@ class Experience:
         self._counts: dict[_Row, float] = {}
         self._recent: list[Visits] = []
         self.logprobs: list[Tensor] = []  # by answer: those of its tokens when it was last scored
-        self._totals = list[float]()  # of each answer's logprobs
 
     def copy(self) -> "Experience":
         """Return a copy, which a later update does not change."""
@@ -135,13 +134,11 @@ class Experience:
 
     def score(self, answers: Ints, logprobs: Sequence[Tensor]) -> Floats:
         """Keep the answers' log-probabilities; return the policy's shares [M] of legal moves."""
-        new = len(self.answers.found) - len(self.logprobs)
-        self.logprobs += [logprobs[0]] * new
-        self._totals += [0.0] * new
+        self.logprobs += [logprobs[0]] * (len(self.answers.found) - len(self.logprobs))
         for answer, each in zip(answers.tolist(), logprobs, strict=True):
             self.logprobs[answer] = each
-            self._totals[answer] = _total(each)
-        sums_A = np.array(self._totals)
+        ends_A = np.cumsum([*map(len, self.logprobs)])
+        sums_A = np.add.reduceat(torch.cat(self.logprobs).double().numpy(), [0, *ends_A[:-1]])
         logprobs_M = sums_A[self.answers_M]
         most_P = np.maximum.reduceat(logprobs_M, self.starts_P)
         raised_M = np.exp(logprobs_M - most_P[self.owners_M])
@@ -245,7 +242,6 @@ class Experience:
             answers = tuple(found.answers.add(self.answers.found[it]) for it in points[point][1])
             found._points[pairs, answers] = numbers[point]
         found.logprobs = [self.logprobs[self.answers.add(each)] for each in found.answers.found]
-        found._totals = [*map(_total, found.logprobs)]
         found._seats = [self._seats[point] for point in kept]
         found._seen = [self._seen[point] for point in kept]
         found._counts = {
@@ -282,12 +278,7 @@ class Experience:
         found._counts = dict(convert(counts, list[tuple[_Row, float]]))
         found._recent = [Visits(*(np.array(column) for column in each)) for each in recent]
         found.logprobs = [torch.tensor(each) for each in logprobs]
-        found._totals = [*map(_total, found.logprobs)]
         return found
-
-
-def _total(logprobs: Tensor) -> float:
-    return float(logprobs.double().sum())
 
 
 def _sums(rows: Ints, values: Floats, size: int) -> Floats:

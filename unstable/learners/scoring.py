@@ -48,17 +48,6 @@ class Scorer:
         (values,) = self._read(samples, [([1] * len(samples), value)])
         return torch.cat(values)
 
-    def logprobs_and_values(
-        self, samples: Sequence[TokenSample], value: Callable[[Scores], Tensor]
-    ) -> tuple[list[Tensor], Tensor]:
-        """Return log-probabilities and values from one pass."""
-        wanted: list[_Wanted] = [
-            (_counts(samples), lambda scores: scores.logprobs_N),
-            ([1] * len(samples), value),
-        ]
-        logprobs, values = self._read(samples, wanted)
-        return logprobs, torch.cat(values)
-
     @torch.no_grad()
     def _read(
         self,
