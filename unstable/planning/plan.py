@@ -28,8 +28,8 @@ from unstable.planning.needs import Dtype, EngineNeeds, choose_dtype, choose_eng
 from unstable.planning.placing import on_gpus, on_processor
 
 NARROW = 128
-"""Hidden size up to which a second thread of the learner gains nothing: 64 loses a tenth by it, 128
-gains nothing, 256 a seventh."""
+"""Hidden size up to which the learner has one thread. On two cores a second one cost a tenth of an
+update at 64; at 128 and 256 single runs showed no difference and a small gain."""
 _SENT = 3
 """Maximum number of versions being sent to actors at a time."""
 
