@@ -17,7 +17,8 @@ from bench import parser
 from unstable.cli import parse_options
 from unstable.config import ConfigError, RunConfig, load, nearest, shown
 from unstable.engines.kinds import NEEDS
-from unstable.models.shape import ModelShape, read_shape
+from unstable.models.shape import read_shape
+from unstable.models.sizes import ModelShape
 from unstable.planning.case import TYPICAL_LENGTH
 from unstable.planning.machine import BFLOAT16_SINCE, GPU, Machine, together
 from unstable.planning.memory import DTYPE_BYTES, FP32, cache_bytes, weight_bytes

@@ -67,7 +67,7 @@ def trained(module):
 
 def assert_alike(kind, path, own_attention, plain_attention):
     model = adapted(kind, own_attention)
-    assert support_of(model.get_base_model().config).path == path
+    assert support_of(model.get_base_model().config.model_type).path == path
     policy, plain = Policy(model), adapted(kind, plain_attention)
     assert policy.padded == (path == "padded")
     logprobs, expected = (

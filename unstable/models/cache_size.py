@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from unstable.config import ModelConfig
-from unstable.models.shape import known_config, shape_of
+from unstable.models.shape import known_config, read_type, shape_of
 from unstable.models.support import support_of
 
 if TYPE_CHECKING:
@@ -30,13 +30,12 @@ def read_cache_size(model: ModelConfig) -> CacheSize | None:
 
     Raises `ConfigError` if its config cannot be read.
     """
-    return _read(model.name)
+    return None if support_of(read_type(model)).path == "packed" else _read(model.name)
 
 
 @lru_cache(maxsize=8)
-def _read(name: str) -> CacheSize | None:
-    config = known_config(name)
-    return None if support_of(config).path == "packed" else cache_size(config)
+def _read(name: str) -> CacheSize:
+    return cache_size(known_config(name))
 
 
 def cache_size(config: "PretrainedConfig") -> CacheSize:

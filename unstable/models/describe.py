@@ -4,7 +4,7 @@ from pathlib import Path
 
 from unstable.config import ModelConfig
 from unstable.models.base import model_path, unused_tensors
-from unstable.models.shape import known_config, read_shape
+from unstable.models.shape import read_shape, read_type
 from unstable.models.support import support_of
 from unstable.models.templates import PLAIN, own_template
 from unstable.models.wheels import WHEELS
@@ -15,12 +15,12 @@ def model_line(model: ModelConfig, dtype: str) -> str:
 
     Reads only configs. Raises `ConfigError` if the model's shape cannot be read.
     """
-    config, shape = known_config(model.name), read_shape(model)
-    support = support_of(config)
+    kind, shape = read_type(model), read_shape(model)
+    support = support_of(kind)
     path = support.path + (f" ({support.reason})" if support.reason else "")
     precision = dtype if model.quantize == "none" else f"{dtype}, linear layers in {model.quantize}"
     parts = [
-        f"{model.name}: {config.get_text_config().model_type}, {path}",
+        f"{model.name}: {kind}, {path}",
         f"{shape.parameters / 1e6:,.0f} M parameters in {precision}",
         f"{shape.layers} layers of {shape.hidden}, a vocabulary of {shape.vocabulary:,}",
     ]

@@ -1,10 +1,7 @@
 """Path of a model in scoring and serving: packed if that is exact, else padded."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
-
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig
+from typing import Literal
 
 _PACKED = """
 afmoe apertus arcee biogpt cohere cohere2 cwm deepseek_v2 deepseek_v3 dots1 ernie4_5
@@ -27,13 +24,12 @@ class Support:
     reason: str = ""  # reason for "padded"
 
 
-def support_of(config: "PretrainedConfig") -> Support:
-    """Return the path of a model, by its config alone.
+def support_of(kind: str) -> Support:
+    """Return the path of a model by its type, `model_type` of its text config.
 
     packed: samples share one row and their common prefixes; attention is our own. padded: the
     model's own forward, one row per sample, with nothing shared; slower, exact for all.
     """
-    kind = config.get_text_config().model_type
     if kind in PACKED:
         return Support(path="packed")
     return Support(path="padded", reason=f"packing is unsupported for {kind}")

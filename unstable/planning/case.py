@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from unstable.config import ConfigError, RunConfig
-from unstable.models.shape import ModelShape, read_shape
+from unstable.models.shape import read_shape
+from unstable.models.sizes import ModelShape
 from unstable.planning.fit import Budget, Device
 from unstable.planning.machine import GPU, Machine, Placement
 from unstable.planning.memory import EngineMemory, LearnerMemory, learner_memory

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from unstable.config import AnyAdapter
-from unstable.models.shape import ModelShape
+from unstable.models.sizes import ModelShape
 
 GB = 1e9
 DTYPE_BYTES: Mapping[str, int] = {"bfloat16": 2, "float32": 4}

@@ -7,7 +7,7 @@ from typing import Literal
 from packaging.requirements import Requirement
 
 from unstable.config import DISTRIBUTION, ConfigError, RunConfig
-from unstable.models.shape import ModelShape
+from unstable.models.sizes import ModelShape
 from unstable.planning.machine import Machine
 from unstable.planning.memory import EngineMemory
 

@@ -38,7 +38,7 @@ def make_forward(
     model: PreTrainedModel, lora: GroupedLora, num_slots: int, max_length: int, *, packed: bool
 ) -> Forward:
     """Return a `SlotForward` if `packed` and the model supports it, else a `CohortForward`."""
-    if packed and support_of(model.config).path == "packed":
+    if packed and support_of(model.config.get_text_config().model_type).path == "packed":
         try:
             return SlotForward(model, lora, num_slots, max_length)
         except ValueError as error:

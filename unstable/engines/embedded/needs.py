@@ -2,7 +2,7 @@
 
 from unstable.config import AnyAdapter
 from unstable.models.cache_size import CacheSize, read_cache_size
-from unstable.models.shape import ModelShape
+from unstable.models.sizes import ModelShape
 from unstable.planning.memory import (
     DTYPE_BYTES,
     FP32,

@@ -4,7 +4,8 @@ from packaging.version import Version
 
 from unstable.config import DISTRIBUTION, ConfigError, RunConfig
 from unstable.models.adapters import VLLM_RANKS, holds_whole, lora_ranks, padded_rank
-from unstable.models.shape import Linear, ModelShape, read_shape
+from unstable.models.shape import read_shape
+from unstable.models.sizes import Linear, ModelShape
 from unstable.planning.machine import Machine
 from unstable.planning.memory import (
     CONTEXT,
