@@ -23,7 +23,7 @@ from tests.helpers.measures import (
 )
 
 HEAVY = {"torch", "transformers", "peft", "ray", "vllm", "textarena", "wandb", "openai"}
-HEAVY |= {"pandas", "polars", "vl_convert", "tensorboard", "starlette", "uvicorn"}
+HEAVY |= {"pandas", "polars", "vl_convert", "tensorboard", "starlette", "uvicorn", "scipy.stats"}
 PLAIN = {"numpy", "msgspec", "pydantic", "pydantic_core", "yaml", *sys.stdlib_module_names}
 MODEL = {"torch", "transformers", "peft", "safetensors"}
 
@@ -50,7 +50,7 @@ ALLOWED = {
     "league": Allowed({"trueskill"}, BASE),
     "rewards": Allowed({"filelock", "httpx", "torch", "transformers"}, BASE),
     "buffers": Allowed(set(), {"types"}),
-    "games": Allowed({"textarena", "nltk", "pyspiel"}, BASE | {"prompts"}),
+    "games": Allowed({"textarena", "nltk", "scipy", "pyspiel"}, BASE | {"prompts"}),
     "contrib": Allowed(
         {"pettingzoo", "gymnasium", "gem", "pyspiel", "torch"},
         BASE | {"collectors", "engines", "games", "learners", "processes", "prompts", "solving"},
@@ -115,7 +115,7 @@ for module in {list(LIGHT)}:
     for name in [name for name in sys.modules if name.partition(".")[0] == "unstable"]:
         del sys.modules[name]
     importlib.import_module(module)
-    loaded[module] = sorted({{name.partition(".")[0] for name in sys.modules}} & {HEAVY})
+    loaded[module] = sorted({{*sys.modules}} & {HEAVY})
 print(json.dumps(loaded))
 """
 """Imports each module without the package's others, and prints the loaded heavy packages."""
