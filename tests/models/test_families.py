@@ -200,5 +200,6 @@ def test_documented_families_match_support() -> None:
     page = PAGE.read_text(encoding="utf-8")
     lists = re.findall(r"^- \*\*(packed|padded), [^:]*:\*\*(.*?)(?=^- |\Z)", page, re.M | re.S)
     rows = [(kind, path) for path, text in lists for kind in re.findall(r"`(\w+)`", text)]
-    paths = {kind: support_of(AutoConfig.for_model(kind).get_text_config().model_type).path for kind in FAMILIES}
+    texts = {kind: AutoConfig.for_model(kind).get_text_config() for kind in FAMILIES}
+    paths = {kind: support_of(text.model_type).path for kind, text in texts.items()}
     assert len(rows) == len(paths) and dict(rows) == paths

@@ -32,6 +32,7 @@ from unstable.engines.embedded.sampling import restrict, sample, score, top_logp
 from unstable.engines.embedded.slots import Ints, SlotPlacement
 from unstable.engines.scoring import check_scoring, next_token, score_all
 from unstable.models.base import load_model, stop_token_ids
+from unstable.models.norms import fuse_norms
 from unstable.models.shape import read_shape
 from unstable.types import Adapter, Completion
 
@@ -67,6 +68,7 @@ class EmbeddedEngine:
         self._vocab_size = config.vocab_size
         self._stops_V = np.isin(np.arange(self._vocab_size), [*stop_token_ids])
         self._top_logprobs = top_logprobs
+        fuse_norms(model)  # as the learner does, so that both round alike
         self._lora = GroupedLora(model)
         self._forward = make_forward(
             model, self._lora, max_requests, self._max_length, packed=packed

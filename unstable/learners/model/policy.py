@@ -23,6 +23,7 @@ from unstable.learners.model.padding import Padded, pad_samples
 from unstable.learners.model.trained import Trained, TrainedLora
 from unstable.learners.model.whole import TrainedWhole
 from unstable.models.base import decoder_of
+from unstable.models.norms import fuse_norms
 from unstable.types import TokenSample
 
 Inputs = Pack | Padded
@@ -61,6 +62,7 @@ class Policy(nn.Module):
         super().__init__()
         self.model = model
         _check_head(self._causal_model)
+        fuse_norms(model)
         self.trained: Trained
         if isinstance(model, PeftModel):
             fuse_lora(model)
