@@ -43,7 +43,7 @@ def test_known_model_matches_its_config() -> None:
 
 
 @every_row("name", "smollm2-135m", "gemma3-270m", "Qwen/Qwen3-0.6B", *SHIPPED)
-def test_shape_from_sizes_alone_is_that_of_the_built_model(name: str) -> None:
+def test_shape_from_sizes_alone_equals_the_built_models(name: str) -> None:
     assert plain_shape(name) == shape_of(known_config(name))
 
 
