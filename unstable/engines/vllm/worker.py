@@ -1,4 +1,4 @@
-"""Additions to vLLM's workers, which end them when the engine's owner does.
+"""Additions to vLLM's workers: they end with the engine's owner, and prepare LoRAs faster.
 
 vLLM's processes outlive an owner that is killed, and keep its memory. vLLM imports this file in
 every worker as it starts; the import starts a watch on the owner. A worker's end also ends its
@@ -10,6 +10,10 @@ import select
 import signal
 import threading
 from typing import Any
+
+import torch
+
+from unstable.engines.vllm.lora_metadata import prepare_on_cpu
 
 OWNER_VARIABLE = "UNSTABLE_ENGINE_OWNER"
 """Environment variable with the process id of the engine's owner."""
@@ -31,6 +35,11 @@ class Extension:
                 module.quant_method.process_weights_after_loading(module)
 
 
+    def prepare_loras_on_cpu(self, on: bool) -> bool:
+        """Switch `lora_metadata.prepare_on_cpu` on or off, for comparisons; return its result."""
+        return prepare_on_cpu(on)
+
+
 def end_with(owner: int) -> None:
     """Wait until the process `owner` is gone, and kill this one."""
     try:
@@ -45,3 +54,5 @@ def end_with(owner: int) -> None:
 if OWNER_VARIABLE in os.environ:
     _owner = int(os.environ[OWNER_VARIABLE])
     threading.Thread(target=end_with, args=(_owner,), name="owner watch", daemon=True).start()
+    if torch.version.cuda is not None:
+        prepare_on_cpu()
