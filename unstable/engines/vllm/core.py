@@ -83,6 +83,9 @@ def _engine_args(settings: VLLMSettings) -> Any:
         options["block_size"] = _CPU_BLOCK
     else:
         options["max_num_batched_tokens"] = STEP_TOKENS
+        if not settings.enforce_eager:
+            sizes = graph_sizes(settings.max_requests)
+            options["compilation_config"] = {"cudagraph_capture_sizes": sizes}
         if settings.gpu_memory is not None:
             options["gpu_memory_utilization"] = settings.gpu_memory
     if settings.max_rank is not None:
@@ -113,6 +116,24 @@ def _engine_args(settings: VLLMSettings) -> Any:
         enable_log_requests=False,
         **options,
     )
+
+
+def graph_sizes(max_requests: int) -> list[int]:
+    """Return the sizes, in tokens, of steps for which vLLM captures CUDA graphs.
+
+    vLLM captures each size up to `max_requests` also for steps without prompts, and all of them for
+    several numbers of LoRAs: its own 51 sizes gave 564 graphs with 384 requests and 9 slots, these
+    15 give 162. Its largest size is 512; here steps of all requests and some new prompts have one.
+
+    >>> graph_sizes(100)
+    [1, 2, 4, 8, 16, 32, 64, 100, 136, 200, 272]
+    """
+    apart = -(-max_requests // 512) * 64
+    small = [2**power for power in range(6)] + [*range(64, apart, 64)]
+    small += range(apart, max_requests, apart)
+    mixed = [-(-thirds * max_requests // 24) * 8 for thirds in (4, 6, 8)]
+    sizes = [size for size in small if size < max_requests]
+    return sorted({*sizes, max_requests, *(min(size, STEP_TOKENS) for size in mixed)})
 
 
 def _quantization(quantize: str) -> dict[str, Any]:
