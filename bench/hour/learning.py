@@ -1,7 +1,11 @@
 """The learner's steps: speed, memory, profile, and a check of gradients with prefix sharing."""
 
+import contextlib
+import os
+import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,6 +16,7 @@ from bench.hour.job import Job
 from bench.learner import make_batch
 from unstable.config import AdapterConfig, LearnerConfig, ModelConfig
 from unstable.learners.learner import PolicyLearner
+from unstable.learners.model import policy as policy_module
 from unstable.learners.model.load import load_policy
 from unstable.learners.model.packing import pack_samples
 from unstable.learners.model.policy import Policy
@@ -31,19 +36,126 @@ def _measured(job: Job, model: str, rank: int, *options: str) -> dict[str, bench
 
 
 def large(job: Job) -> None:
-    """Measure speed and memory at the shape of Qwen3-1.7B."""
-    found = _measured(job, job.shaped(), 32, "--only", "ours", ALIKE)
-    job.note("Qwen3-1.7B's shape, eager", found["ours"].tokens_s, "tokens/s", "≥ 40,000 (H200)")
-    job.note("its peak memory", found["ours"].peak_gb, "GB", "< 80")
-    job.note("with three quarters of each prompt shared", found[ALIKE].tokens_s, "tokens/s")
+    """Measure variants of the learner at the shape of Qwen3-1.7B, in one process."""
+    learner, batch = _learner(job), _skewed(job)
+    speeds = {"eager": _timed(job, learner, batch, "eager", "≥ 40,000 (H100)")}
+    job.note("its peak memory", _peak_gb(job), "GB", "< 45")
+    _note_busy(job, learner, batch)
+    with _unfused(learner.policy):
+        speeds["transformers' norms"] = _timed(job, learner, batch, "transformers' norms")
+    for rows in job.sized((512, 1024), (2,)):
+        with _chunks_of(rows):
+            name = f"head in chunks of {rows} rows"
+            speeds[name] = _timed(job, learner, batch, name)
+    for name in [*speeds][1:]:
+        job.note(f"{name} vs. eager", speeds[name] / speeds["eager"], "x")
 
 
 def compiled(job: Job) -> None:
-    """Measure with compiled layers, without the time to compile."""
-    options = job.sized(["--compile"], [])  # compilation takes minutes on a CPU
-    found = _measured(job, job.shaped(), 32, "--only", "ours", *options)["ours"]
-    job.note("Qwen3-1.7B's shape, compiled", found.tokens_s, "tokens/s", "≥ 50,000 (H200)")
-    job.note("its peak memory", found.peak_gb, "GB", "< 80")
+    """Measure compiled layers, and the time to compile them."""
+    learner, batch = _learner(job), _skewed(job)
+    if not job.dry:  # compilation takes minutes on a CPU
+        learner.policy.compile_layers()
+    began = time.perf_counter()
+    _update(learner, batch)
+    job.note("first update, with compilation", time.perf_counter() - began, "s")
+    _timed(job, learner, batch, "compiled layers", "≥ 47,000 (H100)")
+    job.note("its peak memory", _peak_gb(job), "GB", "< 45")
+
+
+def _learner(job: Job) -> PolicyLearner:
+    """Return the learner of a run at the large shape; a GPU allocates as in a run."""
+    os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+    tokens, samples = job.sized((16_384, 64), (512, 4))
+    config = LearnerConfig(
+        batch_size=samples,
+        micro_batch_size=samples,
+        micro_batch_tokens=tokens,
+        gradient_checkpointing="off",
+    )
+    return PolicyLearner(_model(job), config, updates=1000, max_tokens=2048, seed=0)
+
+
+def _skewed(job: Job) -> Batch:
+    """Return the batch of `bench.learner`."""
+    sizes, vocabulary = (
+        job.sized((64, 300, 200, 1700), (4, 16, 4, 8)),
+        job.sized(30_000, VOCABULARY),
+    )
+    return make_batch(*sizes, shared=0, vocab=vocabulary)
+
+
+def _update(learner: PolicyLearner, batch: Batch) -> None:
+    learner.update(Batch(version=learner.version, groups=batch.groups))
+
+
+def _timed(
+    job: Job, learner: PolicyLearner, batch: Batch, name: str, aim: str = "", rounds: int = 3
+) -> float:
+    """Note and return tokens per second: the median update after two others.
+
+    Also notes how often the timed updates allocated memory of the GPU itself.
+    """
+    seconds, allocated = [], 0
+    for number in range(2 + rounds):
+        if number == 2:
+            allocated = _allocations(job)
+        began = time.perf_counter()
+        _update(learner, batch)
+        if job.card:
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - began)
+    tokens = sum(sample.tokens.length for sample in batch.samples)
+    rate = tokens / statistics.median(seconds[2:])
+    job.note(f"Qwen3-1.7B's shape, {name}", rate, "tokens/s", aim)
+    if job.card:
+        job.note(f"cudaMalloc in {rounds} updates, {name}", _allocations(job) - allocated, "", "0")
+    return rate
+
+
+def _allocations(job: Job) -> int:
+    return int(torch.cuda.memory_stats().get("num_device_alloc", 0)) if job.card else 0
+
+
+def _peak_gb(job: Job) -> float:
+    return torch.cuda.max_memory_allocated() / 1e9 if job.card else 0.0
+
+
+def _note_busy(job: Job, learner: PolicyLearner, batch: Batch) -> None:
+    """Note the share of an update's wall time in which the GPU works, by torch's profiler."""
+    if not job.card:
+        return
+    began = time.perf_counter()
+    with torch.profiler.profile(activities={torch.profiler.ProfilerActivity.CUDA}) as seen:
+        _update(learner, batch)
+        torch.cuda.synchronize()
+        seconds = time.perf_counter() - began
+    busy = sum(event.self_device_time_total for event in seen.key_averages()) / 1e6
+    job.note("GPU busy in an update, eager", 100 * busy / seconds, "%", "≥ 95")
+
+
+@contextlib.contextmanager
+def _unfused(policy: Policy) -> Iterator[None]:
+    """Compute norms by transformers' modules during the block."""
+    fused = [each for each in policy.modules() if type(each).__name__.endswith("RMSNorm")]
+    kept = [vars(each).pop("forward", None) for each in fused]
+    try:
+        yield
+    finally:
+        for each, forward in zip(fused, kept, strict=True):
+            if forward is not None:
+                vars(each)["forward"] = forward
+
+
+@contextlib.contextmanager
+def _chunks_of(rows: int) -> Iterator[None]:
+    """Let the head compute so many rows of logits at once during the block."""
+    own = policy_module.selected_logprobs
+    policy_module.selected_logprobs = partial(own, chunk_rows=rows)
+    try:
+        yield
+    finally:
+        policy_module.selected_logprobs = own
 
 
 def short(job: Job) -> None:
@@ -73,15 +185,8 @@ def _model(job: Job) -> ModelConfig:
 
 def profile(job: Job) -> None:
     """Profile one update by torch's profiler: kernels, and synchronizations of the queue."""
-    tokens, samples = job.sized((16_384, 32), (512, 4))
-    config = LearnerConfig(
-        batch_size=samples,
-        micro_batch_size=samples,
-        micro_batch_tokens=tokens,
-        gradient_checkpointing="off",
-    )
-    learner = PolicyLearner(_model(job), config, updates=10, max_tokens=2048, seed=0)
-    batch = _batch(job, samples, *job.sized((300, 700), (16, 8)), 0)
+    learner = _learner(job)
+    batch = _batch(job, *job.sized((32, 300, 700), (4, 16, 8)), 0)
     learner.update(batch)
     both = {torch.profiler.ProfilerActivity.CPU}
     both |= {torch.profiler.ProfilerActivity.CUDA} if job.card else set()

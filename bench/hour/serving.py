@@ -2,6 +2,7 @@
 
 import asyncio
 import multiprocessing
+import statistics
 import sys
 import threading
 import time
@@ -31,6 +32,7 @@ from unstable.planning.machine import this_machine
 from unstable.types import Adapter, Completion, PlayerId, TokenSample
 
 _GENTLE = 0.05  # scale of a probe's adapter, so that answers stay near the model's
+_CACHE_BYTES = 12_000_000_000  # of all engines on one GPU: 520,000 tokens of SmolLM2
 _SHOWN = 6  # code locations of the event loop's thread
 
 
@@ -140,10 +142,15 @@ async def _whole(job: Job, model: str, *, ratio_aim: str, aim: str) -> None:
         await play(asked, Recorder(engine), tokenizer, game_specs(job.sized(games, 1), 0))  # warm
         await engine.forget_prefixes()
         played = Recorder(engine)
+        cores, began = time.process_time(), time.perf_counter()
         with Places() as places:
             rate = await speed(
                 play(asked, played, tokenizer, game_specs(job.sized(2, 1) * games, games))
             )
+        busy = (time.process_time() - cores) / (time.perf_counter() - began)
+        lengths = [len(answer.token_ids) for _, answer in played.answers]
+        job.note(f"mean answer ({tokens})", statistics.mean(lengths), "tokens")
+        job.note(f"cores of the process with the games ({tokens})", busy, "", "< 1")
         raw = await speed(ask_all(engine, [*played.chains.values()], [adapters[0].name]))
         job.note(f"games, answers of {tokens} tokens at most", rate, "sampled tokens/s", aim)
         job.note(f"the same requests without games ({tokens})", raw, "sampled tokens/s")
@@ -151,9 +158,27 @@ async def _whole(job: Job, model: str, *, ratio_aim: str, aim: str) -> None:
         for place, share in places.most():
             job.note(f"event loop in {place} ({tokens})", share, "% of samples")
     assert played is not None
-    await _mixed(job, engine, [*played.chains.values()], adapters)
+    chains = [*played.chains.values()]
+    await _prepared(job, engine, chains, [each.name for each in adapters])
+    await _mixed(job, engine, chains, adapters)
     await _published(job, engine, config, adapters[0])
     await _agrees(job, config, adapters[0], played.answers, engine)
+
+
+async def _prepared(
+    job: Job, engine: Any, chains: Sequence[Sequence[SamplingRequest]], names: Sequence[str]
+) -> None:
+    """Compare LoRA metadata made on the CPU with vLLM's own, alternating, in one engine."""
+    if not job.card:
+        return  # vLLM's CPU build has no such kernels
+    rates: dict[bool, list[float]] = {True: [], False: []}
+    for on in (True, False) * 2:
+        (found,) = await engine._llm.collective_rpc("prepare_loras_on_cpu", args=(on,))
+        assert found == on, "vLLM's own differs; see engine.log"
+        rates[on].append(await speed(ask_all(engine, chains, names)))
+    await engine._llm.collective_rpc("prepare_loras_on_cpu", args=(True,))
+    ours, theirs = (statistics.mean(rates[on]) for on in (True, False))
+    job.note("LoRA metadata made on the CPU vs. by vLLM", ours / theirs, "x", "≥ 1.2")
 
 
 async def _mixed(
@@ -339,15 +364,31 @@ async def _beside(job: Job, number: int, barrier: Any) -> float:
     """Return sampled tokens/s of one of several concurrent engines."""
     share = 0.8 / number
     config = config_of(job, job.small, in_flight=384 // number, gpu_memory=share, max_loras=2)
-    for turn in range(number):  # started one by one, since vLLM measures free memory
-        await asyncio.to_thread(barrier.wait)
-        if turn == (int(job.notes.stem.rpartition("-")[2])):
-            engine, _, (adapter,) = await start(job, config, 1)
+    if job.card:
+        _give_cache(_CACHE_BYTES // number)
+    engine, _, (adapter,) = await start(job, config, 1)
     await asyncio.to_thread(barrier.wait)
     chains = _prompts(job, config, job.sized(384 // number, 2))
     rate = await speed(ask_all(engine, chains, [adapter.name]))
     await engine.close()
     return rate
+
+
+def _give_cache(size: int) -> None:
+    """Give vLLM's cache a size in bytes, so that engines can start while others take memory.
+
+    Otherwise each measures how much memory is free, which changes while others start.
+    """
+    from unstable.engines.vllm import core
+
+    make = core._engine_args
+
+    def given(settings: Any) -> Any:
+        arguments = make(settings)
+        arguments.kv_cache_memory_bytes = size
+        return arguments
+
+    core._engine_args = given
 
 
 class Places:

@@ -52,7 +52,9 @@ class VLLMSettings:
 
 def start_core(settings: VLLMSettings, log: Path) -> Any:
     """Start vLLM's engine; raises `RuntimeError` with the cause and the log's path if it fails."""
-    for name, value in _ENVIRONMENT.items():
+    # vLLM's processes inherit the threads of this one; torch's default are all cores in each.
+    threads = {"OMP_NUM_THREADS": str(torch.get_num_threads())}
+    for name, value in (_ENVIRONMENT | threads).items():
         os.environ.setdefault(name, value)
     if " " in torch.__file__ and not torch.cuda.is_available():
         # torch's CPU compiler does not quote the paths of its headers.
