@@ -52,6 +52,7 @@ SMALL = {
     "gate.py": "--places 32 --games 2000 --rounds 1",
     "gemma.sh": "worlds 1 -- --learner.batch_size 64",
     "gpu_hour.py": "--state hour --dry --only doctor",
+    "kernels.py": "--tokens 1000",
     "judging.py": "--env Nim-v0 --model tiny --sample 2 --threads 1",
     "league_worth.py": "outputs/worth",
     "learner.py": "--model tiny --vocab 90 --samples 4 --threads 1 --rounds 1 --only padded ours",
