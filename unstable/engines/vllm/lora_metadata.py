@@ -89,7 +89,9 @@ def fill(meta: Any, slots_T: Ints) -> None:
     meta.no_lora_flag_cpu[0] = is_base_alone
     meta.num_active_loras_cpu[0] = 0 if is_base_alone else _captured(meta, len(used))
     active = np.full(len(meta.active_lora_ids), -1)
-    tokens, starts = (np.zeros(len(x), int) for x in (meta.num_tokens_per_lora, meta.lora_token_start_loc))
+    tokens, starts = (
+        np.zeros(len(x), int) for x in (meta.num_tokens_per_lora, meta.lora_token_start_loc)
+    )
     columns = [
         (meta.active_lora_ids, active),
         (meta.num_tokens_per_lora, tokens),

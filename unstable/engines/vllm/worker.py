@@ -34,7 +34,6 @@ class Extension:
             if hasattr(module, "cpu_linear") and module.weight.numel():
                 module.quant_method.process_weights_after_loading(module)
 
-
     def prepare_loras_on_cpu(self, on: bool) -> bool:
         """Switch `lora_metadata.prepare_on_cpu` on or off, for comparisons; return its result."""
         return prepare_on_cpu(on)
