@@ -69,7 +69,12 @@ async def start(job: Job, config: RunConfig, versions: int) -> tuple[Engine, Any
     """Return an engine with some versions, its tokenizer and the versions."""
     began = time.perf_counter()
     engine, tokenizer = await make_engine(config, job.folder / "engine.log")
-    job.note("an engine's start", time.perf_counter() - began, "s")
+    job.note("an engine's start", time.perf_counter() - began, "s", "≤ 60 (SmolLM2)")
+    if job.engine == "vllm":
+        from unstable.engines.vllm.core import phases_of
+
+        for name, seconds in phases_of((job.folder / "engine.log").read_text()).items():
+            job.note(f"of a start: {name}", seconds, "s")
     adapters = adapters_of(config, versions)
     for each in adapters:
         await engine.load(each)

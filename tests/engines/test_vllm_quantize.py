@@ -11,6 +11,7 @@ from tests.helpers.vllm import Scorer, needs_vllm
 from unstable.config import AdapterConfig, ModelConfig, parse
 from unstable.engines.kinds import make_engine
 from unstable.engines.probe import BOUNDS, ProbeAnswer, ask_probe, check_probe, probe_adapters
+from unstable.engines.vllm.core import phases_of
 from unstable.models.shape import read_shape
 from unstable.types import Adapter
 
@@ -62,6 +63,8 @@ async def test_quantized_logprobs_match_learner(name: str, dtype: str, tmp_path:
         answers = await ask_probe(engine, adapters, shape.vocabulary)
     finally:
         await engine.close()
+    started = phases_of((tmp_path / "engine.log").read_text(encoding="utf-8"))
+    assert started["weights"] > 0 and len(started) == 2, "nothing is compiled or captured"
     quantized = scores_of(model, answers, adapters)
     assert check_probe(answers, quantized, BOUNDS[dtype]) == []
     plain = scores_of(ModelConfig(dtype=dtype, adapter=lora), answers, adapters)

@@ -1,8 +1,10 @@
 """Setup and start of vLLM's own engine, and its error message if it does not start."""
 
 import contextlib
+import logging
 import os
 import re
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +30,14 @@ _ENVIRONMENT = {
 """Defaults for environment variables that vLLM reads."""
 _CPU_BLOCK = 32  # tokens; vLLM's CPU default, 128, exceeds the common prefix of many prompts
 _ERROR = re.compile(r"\b(\w+(?:Error|Exception)): (.+)")
+_PHASES = {
+    "weights": re.compile(r"Loading weights took ([\d.]+) s"),
+    "compiling": re.compile(r"torch\.compile took ([\d.]+) s in total"),
+    "graphs": re.compile(r"Graph capturing finished in ([\d.]+) secs"),
+    "profiling, cache and warm-up, with graphs": re.compile(r"warmup model\) took ([\d.]+) s"),
+}
+"""Lines of vLLM's log with the seconds of its start's phases."""
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +60,11 @@ class VLLMSettings:
     quantize: str = "none"  # see `model.quantize`
 
 
-def start_core(settings: VLLMSettings, log: Path) -> Any:
-    """Start vLLM's engine; raises `RuntimeError` with the cause and the log's path if it fails."""
+def start_core(settings: VLLMSettings, output: Path) -> Any:
+    """Start vLLM's engine with its output in a file, and log the seconds of each phase.
+
+    Raises `RuntimeError` with the cause and the file's path if it fails.
+    """
     # vLLM's processes inherit the threads of this one; torch's default are all cores in each.
     threads = {"OMP_NUM_THREADS": str(torch.get_num_threads())}
     for name, value in (_ENVIRONMENT | threads).items():
@@ -59,17 +72,30 @@ def start_core(settings: VLLMSettings, log: Path) -> Any:
     if " " in torch.__file__ and not torch.cuda.is_available():
         # torch's CPU compiler does not quote the paths of its headers.
         os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
-    log.touch()
-    begin = log.stat().st_size  # earlier output belongs to a previous engine
-    with output_into(log), _owned():
+    output.touch()
+    begin = output.stat().st_size  # earlier output belongs to a previous engine
+    began = time.perf_counter()
+    with output_into(output), _owned():
         from vllm.v1.engine.async_llm import AsyncLLM
 
+        imported = time.perf_counter()
         arguments = _engine_args(settings)
         try:
-            return AsyncLLM.from_engine_args(arguments)
+            with _children_log():
+                engine = AsyncLLM.from_engine_args(arguments)
         except Exception as error:  # vLLM's child process has only printed the cause
-            reason = _last_error(log, begin) or f"{type(error).__name__}: {error}"
-            raise RuntimeError(f"vLLM failed to start: {reason}; see {log}") from error
+            reason = _last_error(output, begin) or f"{type(error).__name__}: {error}"
+            raise RuntimeError(f"vLLM failed to start: {reason}; see {output}") from error
+    phases = {"import": imported - began, **phases_of(_text(output, begin))}
+    named = ", ".join(f"{name} {seconds:.1f}" for name, seconds in phases.items())
+    log.info("vLLM started in %.1f s (%s)", time.perf_counter() - began, named)
+    return engine
+
+
+def phases_of(text: str) -> dict[str, float]:
+    """Return the seconds of the phases that vLLM's output names."""
+    found = {name: pattern.findall(text) for name, pattern in _PHASES.items()}
+    return {name: float(seconds[-1]) for name, seconds in found.items() if seconds}
 
 
 def _engine_args(settings: VLLMSettings) -> Any:
@@ -151,6 +177,18 @@ def _quantization(quantize: str) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
+def _children_log() -> Iterator[None]:
+    """Have vLLM's processes that start during the block write its messages to their output."""
+    names = {"VLLM_CONFIGURE_LOGGING": "1", "VLLM_LOGGING_LEVEL": "INFO"}
+    before = {name: os.environ[name] for name in names}
+    os.environ.update(names)
+    try:
+        yield
+    finally:
+        os.environ.update(before)
+
+
+@contextlib.contextmanager
 def _owned() -> Iterator[None]:
     """Tie processes that start during the block, and only these, to the life of this process."""
     os.environ[worker.OWNER_VARIABLE] = str(os.getpid())
@@ -161,13 +199,13 @@ def _owned() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def output_into(log: Path) -> Iterator[None]:
+def output_into(file: Path) -> Iterator[None]:
     """Redirect this process's output to a file during the block.
 
     Processes that start during the block write there permanently.
     """
     own = [os.dup(descriptor) for descriptor in (1, 2)]
-    with log.open("ab") as stream:
+    with file.open("ab") as stream:
         for descriptor in (1, 2):
             os.dup2(stream.fileno(), descriptor)
     try:
@@ -178,8 +216,12 @@ def output_into(log: Path) -> Iterator[None]:
             os.close(saved)
 
 
-def _last_error(log: Path, begin: int) -> str | None:
+def _text(output: Path, begin: int) -> str:
+    return output.read_bytes()[begin:].decode("utf-8", errors="replace")
+
+
+def _last_error(output: Path, begin: int) -> str | None:
     """Return the last specific error in vLLM's output from byte `begin` on, None without one."""
-    found = _ERROR.findall(log.read_bytes()[begin:].decode("utf-8", errors="replace"))
+    found = _ERROR.findall(_text(output, begin))
     errors = [f"{kind}: {text}" for kind, text in found if "initialization failed" not in text]
     return errors[-1] if errors else None

@@ -1,11 +1,11 @@
-"""Sizes of vLLM's CUDA graphs."""
+"""vLLM's start: sizes of CUDA graphs, and phases."""
 
 from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unstable.engines.vllm.core import graph_sizes
+from unstable.engines.vllm.core import graph_sizes, phases_of
 from unstable.engines.vllm.needs import STEP_TOKENS
 
 LORA_COUNTS = 6
@@ -27,3 +27,17 @@ def test_every_step_up_to_twice_the_requests_has_a_graph_not_much_larger(
     assert 2 * max_requests <= sizes[-1] <= STEP_TOKENS
     assert len(sizes) <= 24
     assert all(after <= 2 * before or after <= 8 for before, after in pairwise(sizes))
+
+
+def test_phases_are_read_from_the_output() -> None:
+    output = """(Worker pid=15000) INFO [default_loader.py:501] Loading weights took 1.72 seconds
+    INFO [monitor.py:44] torch.compile took 20.15 s in total
+    INFO [gpu_model_runner.py:6582] Graph capturing finished in 16 secs, took 0.30 GiB
+    INFO [core.py:402] init engine (profile, create kv cache, warmup model) took 43.90 s"""
+    assert phases_of(output) == {
+        "weights": 1.72,
+        "compiling": 20.15,
+        "graphs": 16.0,
+        "profiling, cache and warm-up, with graphs": 43.9,
+    }
+    assert phases_of("") == {}
