@@ -149,7 +149,7 @@ def _unfused(policy: Policy) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _chunks_of(rows: int) -> Iterator[None]:
-    """Let the head compute so many rows of logits at once during the block."""
+    """Set the number of rows of logits per chunk of the head during the block."""
     own = policy_module.selected_logprobs
     policy_module.selected_logprobs = partial(own, chunk_rows=rows)
     try:

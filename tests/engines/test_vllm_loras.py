@@ -21,7 +21,7 @@ NUMBERS = [7, None, 3, 9, 4]
 
 
 class LoraConfig(NamedTuple):
-    """What the wrapper reads of vLLM's config."""
+    """The wrapper's part of vLLM's config."""
 
     max_loras: int = LORAS
     specialize_active_lora: bool = True

@@ -41,7 +41,7 @@ SMALL = {
     "beside.py": "--in_flight 4 --games 2 --rounds 1",
     "capacity.py": "--machine 2x24gb --config qwen3_24gb",
     "cpu_engine.py": "--requests 2 --prompt_tokens 8 --new_tokens 2 --rounds 1 --games 1",
-    "credit.py": f"outputs --config {BENCH}/ppo_kuhn.yaml --updates 1 --batches 1 --critic 1 "
+    "credit.py": f"outputs --config {BENCH}/ppo_kuhn.yaml --updates 1 --batches 2 --critic 1 "
     "--batch_size 64 --only 0 7",
     "curve.py": "run --out curve.svg",
     "driver.py": "--actors 1 --in-flight 8 --games 100 --warm 50 --batch 64 --pool 3 --parts",
@@ -201,8 +201,13 @@ def test_python_bench_runs(script: str, restored: None, capsys: pytest.CaptureFi
             folder.config.write_text(dump(load("tiny_kuhn")), encoding="utf-8")
         case "league_worth.py":
             write_sweep(SweepFolder(Path("outputs/worth")))
-    import_module(f"bench.{script.removesuffix('.py')}").main(SMALL[script].split())
+    main = import_module(f"bench.{script.removesuffix('.py')}").main
+    main(SMALL[script].split())
     assert capsys.readouterr().out or script == "curve.py"
+    if script == "credit.py":  # the run of the first estimator as one that learns
+        Path("outputs/during-0").symlink_to(Path("outputs/estimator-0").absolute())
+        main([*SMALL[script].split()[:-1], "--during", "2"])
+        assert "| role baseline, update 2 |" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

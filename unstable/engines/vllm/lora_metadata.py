@@ -39,7 +39,7 @@ def prepare_on_cpu(on: bool = True) -> bool:
         return False
     try:
         difference = first_difference(LoRAKernelMeta)
-    except Exception as error:  # of another version's internals
+    except (AttributeError, TypeError, ValueError, RuntimeError, IndexError) as error:
         difference = f"{type(error).__name__}: {error}"
     if difference is not None:
         return _refused(difference)
