@@ -101,6 +101,7 @@ ALLOWED = {
 }
 RAY = {"actors", "cluster", "crew", "heartbeat", "inside", "learner_ranks", "node_actor"}
 RAY |= {"nodes", "placement"}
+VLLM = {"core", "engine", "lora_metadata", "loras", "whole"}
 LIGHT: dict[str, list[str]] = {
     "unstable": [],
     "unstable.cli": [],
@@ -166,7 +167,7 @@ def test_http_ray_and_vllm_are_imported_only_in_known_files() -> None:
         ("openai", {"collectors/players/openai.py"}),
         ("httpx", {"drivers.py", "rewards/oracles/service.py"}),
         ("ray", {f"runtime/{name}.py" for name in RAY}),
-        ("vllm", {f"engines/vllm/{name}.py" for name in ("core", "engine", "loras", "whole")}),
+        ("vllm", {f"engines/vllm/{name}.py" for name in VLLM}),
     ):
         holders = {
             str(path.relative_to(PACKAGE))

@@ -1,7 +1,8 @@
 """The vLLM engine: serves a model with any number of adapters on a GPU, or on vLLM's CPU build.
 
-Only this file, `core.py`, `loras.py` and `whole.py` import vLLM, versions 0.24 to 0.32. The engine
-core is a child process that ends with this one. The engine handles token ids alone, never text.
+Only this file, `core.py`, `lora_metadata.py`, `loras.py` and `whole.py` import vLLM, versions 0.24
+to 0.32. The engine core is a child process that ends with this one. The engine handles token ids
+alone, never text.
 """
 
 import asyncio

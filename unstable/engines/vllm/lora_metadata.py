@@ -130,10 +130,10 @@ def first_difference(kind: Any, cases: int = 20) -> str | None:
 
     Compares all tensors of random mappings, on the CPU.
     """
-    random = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     for case in range(cases):
-        loras, tokens = int(random.integers(1, 33)), int(random.integers(1, 2000))
-        slots_T = random.integers(-1, loras, tokens).astype(np.int32)
+        loras, tokens = int(rng.integers(1, 33)), int(rng.integers(1, 2000))
+        slots_T = rng.integers(-1, loras, tokens).astype(np.int32)
         if case % 5 == 0:
             slots_T[:] = -1
         captured = sorted({2**n for n in range(loras.bit_length())} | {loras + 1})
