@@ -3,10 +3,10 @@
     python -m bench.kernels [--tokens 16000] [--shape 1.7b]
 
 Runs a pass forward and backward on torch's meta device, which computes nothing, and counts every
-operation that is no view as one kernel that reads its inputs and writes its outputs once. Two and
-three layers give the figures of one. Attention is left out. An RMS norm by torch counts as its CUDA
-kernels: one forward, one backward. "µs" is an estimate for an H100: of a matrix product the longer
-of arithmetic and traffic, else traffic.
+operation that is not a view as one kernel that reads its inputs and writes its outputs once. Two
+and three layers give the figures of one. Attention is left out. An RMS norm by torch counts as its
+CUDA kernels: one forward, one backward. "µs" is an estimate for an H100: of a matrix product the
+longer of arithmetic and traffic, else traffic.
 """
 
 import copy
@@ -38,10 +38,13 @@ BYTES_S, FLOPS_S = 2.75e12, 6.8e14
 """Speeds of an H100 for copies of medium size and for large products in bfloat16."""
 PROMPT, ANSWER = 300, 700
 _SHOWN = 12
-_VIEWS = (
-    *("view", "t.", "transpose", "expand", "slice", "unsqueeze", "squeeze", "select", "detach"),
-    *("alias", "_unsafe_view", "permute", "split", "unbind", "reshape", "as_strided", "empty"),
-)
+_VIEWS = {
+    *("view", "t", "transpose", "expand", "slice", "unsqueeze", "squeeze", "select", "detach"),
+    *("alias", "_unsafe_view", "permute", "split", "split_with_sizes", "unbind", "as_strided"),
+    *("empty", "empty_like", "empty_strided", "new_empty"),
+}
+_TWO = {"slice_backward"}
+"""Operations of two kernels: zeros, and a copy."""
 _OPS = torch.library.Library("bench_kernels", "DEF")
 _OPS.define("norm(Tensor x, Tensor weight) -> Tensor")
 _OPS.define("norm_backward(Tensor gradient, Tensor x, Tensor weight) -> Tensor")
@@ -99,17 +102,16 @@ class Counter(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = func(*args, **(kwargs or {}))
-        name = str(func).removeprefix("aten.").removeprefix("bench_kernels.")
-        if not name.startswith(_VIEWS):
+        name = str(func).removeprefix("aten.").removeprefix("bench_kernels.").partition(".")[0]
+        if name not in _VIEWS:
             tensors = [x for x in tree_leaves((args, kwargs, found)) if isinstance(x, Tensor)]
             size = sum(map(_size, tensors))
             products = 0.0
-            if name.startswith(("mm", "addmm", "bmm")):
+            if name in ("mm", "addmm", "addmm_"):
                 a, b = [x for x in tree_leaves(args) if isinstance(x, Tensor)][-2:]
                 products = 2.0 * a.shape[-2] * a.shape[-1] * b.shape[-1]
             seconds = max(size / BYTES_S, products / FLOPS_S)
-            key = name.partition(".")[0]
-            self.costs[key] = self.costs[key].plus(Cost(1, size, seconds))
+            self.costs[name] = self.costs[name].plus(Cost(1 + (name in _TWO), size, seconds))
         return found
 
 

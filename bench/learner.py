@@ -6,8 +6,8 @@ All do the same update: 64 samples with skewed lengths, forward, backward and a 
 LoRA. Ids are random, since they do not affect the cost; "shared prefixes" are three quarters of
 each prompt, like the rules of a game. The ways alternate, each time in a new process, for its peak
 memory. Tokens are counted without padding and sharing. With one thread, seconds are CPU seconds,
-which other work on the machine disturbs less. On a GPU each process first makes two whole updates,
-as a run has made after its start, with a run's allocator.
+which other work on the machine disturbs less. Each GPU process first makes two full updates as
+warm-up, with the allocator settings of a run.
 """
 
 import argparse

@@ -125,8 +125,8 @@ def _note_busy(job: Job, learner: PolicyLearner, batch: Batch) -> None:
     """Note the share of an update's wall time in which the GPU works, by torch's profiler."""
     if not job.card:
         return
-    began = time.perf_counter()
     with torch.profiler.profile(activities={torch.profiler.ProfilerActivity.CUDA}) as seen:
+        began = time.perf_counter()
         _update(learner, batch)
         torch.cuda.synchronize()
         seconds = time.perf_counter() - began

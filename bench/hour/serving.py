@@ -68,12 +68,13 @@ def adapters_of(config: RunConfig, number: int) -> list[Adapter]:
 async def start(job: Job, config: RunConfig, versions: int) -> tuple[Engine, Any, list[Adapter]]:
     """Return an engine with some versions, its tokenizer and the versions."""
     began = time.perf_counter()
-    engine, tokenizer = await make_engine(config, job.folder / "engine.log")
+    log = job.folder / f"engine-{job.notes.stem}.log"
+    engine, tokenizer = await make_engine(config, log)
     job.note("an engine's start", time.perf_counter() - began, "s", "≤ 60 (SmolLM2)")
     if job.engine == "vllm":
         from unstable.engines.vllm.core import phases_of
 
-        for name, seconds in phases_of((job.folder / "engine.log").read_text()).items():
+        for name, seconds in phases_of(log.read_text(errors="replace")).items():
             job.note(f"of a start: {name}", seconds, "s")
     adapters = adapters_of(config, versions)
     for each in adapters:
@@ -177,9 +178,10 @@ async def _prepared(
     if not job.card:
         return  # vLLM's CPU build has no such kernels
     rates: dict[bool, list[float]] = {True: [], False: []}
+    await ask_all(engine, chains, names)  # warm
     for on in (True, False) * 2:
         (found,) = await engine._llm.collective_rpc("prepare_loras_on_cpu", args=(on,))
-        assert found == on, "vLLM's own differs; see engine.log"
+        assert found == on, "vLLM's own differs; see the engine's log"
         rates[on].append(await speed(ask_all(engine, chains, names)))
     await engine._llm.collective_rpc("prepare_loras_on_cpu", args=(True,))
     ours, theirs = (statistics.mean(rates[on]) for on in (True, False))

@@ -3,7 +3,9 @@
 import dataclasses
 import importlib.util
 import logging
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,8 +48,9 @@ def wrapper(kind: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     from vllm.lora.punica_wrapper import punica_gpu
 
     monkeypatch.setattr(punica_gpu, "LoRAKernelMeta", kind, raising=False)
-    found = punica_gpu.PunicaWrapperGPU
+    found: Any = punica_gpu.PunicaWrapperGPU
     monkeypatch.setattr(found, "update_metadata", found.update_metadata)
+    monkeypatch.delattr(found, "update_metadata_of_vllm", raising=False)
     return found
 
 
@@ -55,21 +58,53 @@ def test_tensors_equal_vllms_in_random_cases(kind: Any) -> None:
     assert first_difference(kind, cases=100) is None
 
 
+@pytest.fixture
+def imported(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have `prepare_on_cpu` import the class without Triton."""
+    package = ModuleType("vllm.lora.ops.triton_ops")
+    vars(package)["LoRAKernelMeta"] = kind
+    monkeypatch.setitem(sys.modules, package.__name__, package)
+
+
+def test_method_is_replaced_and_restored(wrapper: Any, imported: None) -> None:
+    own = wrapper.update_metadata
+    assert lora_metadata.prepare_on_cpu() and wrapper.update_metadata is not own
+    assert lora_metadata.prepare_on_cpu(), "also if it is replaced already"
+    assert not lora_metadata.prepare_on_cpu(on=False) and wrapper.update_metadata is own
+
+
 def test_another_versions_tensors_are_left_to_vllm(
-    kind: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    wrapper: Any,
+    kind: Any,
+    imported: None,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     def newer(self: Any, token_lora_mapping: torch.Tensor) -> None:
         known(self, token_lora_mapping)
         self.num_active_loras_cpu += 1
 
-    known = kind.prepare_tensors
+    known, own = kind.prepare_tensors, wrapper.update_metadata
     monkeypatch.setattr(kind, "prepare_tensors", newer)
-    difference = first_difference(kind)
-    assert difference == "its num_active_loras_cpu is not as expected"
-    monkeypatch.setattr(lora_metadata, "first_difference", lambda _: difference)
     with caplog.at_level(logging.WARNING, lora_metadata.__name__):
         assert not lora_metadata.prepare_on_cpu()
-    assert "vLLM prepares its LoRA metadata itself" in caplog.text
+    assert "slower (its num_active_loras_cpu is not as expected)" in caplog.text
+    assert wrapper.update_metadata is own
+
+
+def test_another_versions_wrapper_is_left_to_vllm(
+    wrapper: Any,
+    imported: None,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def newer(self: Any, mapping: Any, *rest: Any) -> None:
+        self.is_prefill = mapping.is_decode
+
+    monkeypatch.setattr(wrapper, "update_metadata", newer)
+    with caplog.at_level(logging.WARNING, lora_metadata.__name__):
+        assert not lora_metadata.prepare_on_cpu()
+    assert "its wrapper also uses is_decode" in caplog.text
 
 
 def test_wrapper_fills_the_same_tensors_from_a_mapping(wrapper: Any, kind: Any) -> None:

@@ -51,15 +51,19 @@ def test_shape_from_sizes_alone_equals_the_built_models(name: str) -> None:
     "change",
     [
         {"model_type": "granite"},
+        {"model_type": ["llama"]},
+        {"model_type": "qwen3", "head_dim": None},
         {"attention_bias": True},
         {"mlp_bias": True},
         {"hidden_size": "64"},
         {"num_key_value_heads": None},
         {"tie_word_embeddings": None},
         {"rope_parameters": {"rope_type": "longrope"}},
+        {"rope_parameters": {"type": "longrope"}},
+        {"rope_parameters": ["longrope"]},
         {"quantization_config": {"quant_method": "awq"}},
     ],
-    ids=lambda change: next(iter(change)),
+    ids=str,
 )
 def test_other_config_is_left_to_transformers(change: dict[str, Any], tmp_path: Path) -> None:
     config = json.loads((SHIPPED["tiny"] / "config.json").read_text(encoding="utf-8"))

@@ -12,6 +12,7 @@ from typing import Any
 from unstable.models.known import KNOWN
 from unstable.models.sizes import Linear, ModelShape
 from unstable.models.tiny import SHIPPED
+from unstable.models.wheels import WHEELS
 from unstable.records.files import read_small_json
 
 _SIZES = (
@@ -97,15 +98,19 @@ def _linears(config: Mapping[str, Any], head_size: int) -> Iterator[Linear]:
 def _config(name: str) -> Mapping[str, Any] | None:
     """Return a plain decoder's config with all sizes; None for any other model."""
     folder = SHIPPED.get(name) or Path(name).expanduser()
-    known = KNOWN.get(name) if not folder.is_dir() else None
+    known = KNOWN.get(name) if name in WHEELS or not folder.is_dir() else None
     config = known or read_small_json(folder / "config.json") or {}
+    kind, rope = config.get("model_type"), config.get("rope_parameters") or {}
     sizes = [config.get(size) for size in _SIZES]
+    if kind != "llama" or config.get("head_dim") is not None:  # Llama's default is hidden / heads
+        sizes.append(config.get("head_dim"))
     is_plain = (
-        config.get("model_type") in _NORMS
+        isinstance(kind, str)
+        and kind in _NORMS
         and all(type(size) is int and size > 0 for size in sizes)
-        and type(config.get("head_dim", 1)) in (int, type(None))
         and type(config.get("tie_word_embeddings")) is bool
         and not any(config.get(entry) for entry in (*_BIASES, *_OTHERS))
-        and (config.get("rope_parameters") or {}).get("rope_type") in (None, "default")
+        and isinstance(rope, dict)
+        and all(rope.get(name) in (None, "default") for name in ("rope_type", "type"))
     )
     return config if is_plain else None

@@ -65,10 +65,12 @@ def start_core(settings: VLLMSettings, output: Path) -> Any:
 
     Raises `RuntimeError` with the cause and the file's path if it fails.
     """
-    # vLLM's processes inherit the threads of this one; torch's default are all cores in each.
-    threads = {"OMP_NUM_THREADS": str(torch.get_num_threads())}
-    for name, value in (_ENVIRONMENT | threads).items():
+    for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    if torch.version.cuda is not None:
+        # In each of vLLM's processes torch would use all cores, which slows down those with games.
+        threads = max(1, torch.get_num_threads() // settings.tensor_parallel)
+        os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     if " " in torch.__file__ and not torch.cuda.is_available():
         # torch's CPU compiler does not quote the paths of its headers.
         os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
@@ -178,14 +180,17 @@ def _quantization(quantize: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _children_log() -> Iterator[None]:
-    """Have vLLM's processes that start during the block write its messages to their output."""
-    names = {"VLLM_CONFIGURE_LOGGING": "1", "VLLM_LOGGING_LEVEL": "INFO"}
-    before = {name: os.environ[name] for name in names}
-    os.environ.update(names)
+    """Have vLLM's processes that start during the block write its messages to their output.
+
+    Variables that the user has set are kept.
+    """
+    messages = {"VLLM_CONFIGURE_LOGGING": "1", "VLLM_LOGGING_LEVEL": "INFO"}
+    changed = [name for name in messages if os.environ[name] == _ENVIRONMENT[name]]
+    os.environ.update({name: messages[name] for name in changed})
     try:
         yield
     finally:
-        os.environ.update(before)
+        os.environ.update({name: _ENVIRONMENT[name] for name in changed})
 
 
 @contextlib.contextmanager

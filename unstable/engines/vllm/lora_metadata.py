@@ -21,12 +21,18 @@ log = logging.getLogger(__name__)
 Ints = NDArray[np.int32]
 _KEPT = "update_metadata_of_vllm"
 """Attribute of the wrapper's class that keeps vLLM's own method."""
+_KNOWN = {
+    *("is_prefill", "_update_base_metadata", "token_mapping_meta", "prompt_mapping_meta"),
+    *("prepare_tensors", "token_lora_indices", "sampler_indices", "gpu_sync_allowed"),
+}
+"""Names that vLLM's own method reads, in the versions that `_update_metadata` replaces."""
 
 
 def prepare_on_cpu(on: bool = True) -> bool:
-    """Have vLLM's GPU wrapper make metadata here, or by itself again; return whether it does.
+    """Make vLLM's wrapper prepare metadata on the CPU, or restore its own method.
 
-    It does not, and logs the reason, if the tensors differ from vLLM's own in random cases.
+    Return whether it prepares on the CPU. It does not, and logs the reason, if its tensors would
+    differ from vLLM's own in random cases.
     """
     try:
         from vllm.lora.ops.triton_ops import LoRAKernelMeta
@@ -37,6 +43,9 @@ def prepare_on_cpu(on: bool = True) -> bool:
     if not on:
         wrapper.update_metadata = vars(wrapper).get(_KEPT, wrapper.update_metadata)
         return False
+    own = vars(wrapper).get(_KEPT, wrapper.update_metadata)
+    if others := {*own.__code__.co_names} - _KNOWN:
+        return _refused(f"its wrapper also uses {', '.join(sorted(others))}")
     try:
         difference = first_difference(LoRAKernelMeta)
     except (AttributeError, TypeError, ValueError, RuntimeError, IndexError) as error:
