@@ -182,15 +182,21 @@ def _quantization(quantize: str) -> dict[str, Any]:
 def _children_log() -> Iterator[None]:
     """Have vLLM's processes that start during the block write its messages to their output.
 
-    Variables that the user has set are kept.
+    Variables that the user has set are kept. vLLM (0.32) then configures this process's logging
+    too, which is restored.
     """
     messages = {"VLLM_CONFIGURE_LOGGING": "1", "VLLM_LOGGING_LEVEL": "INFO"}
     changed = [name for name in messages if os.environ[name] == _ENVIRONMENT[name]]
+    own, factory = logging.getLogger("vllm"), logging.getLogRecordFactory()
+    handlers, level, propagate = [*own.handlers], own.level, own.propagate
     os.environ.update({name: messages[name] for name in changed})
     try:
         yield
     finally:
         os.environ.update({name: _ENVIRONMENT[name] for name in changed})
+        logging.setLogRecordFactory(factory)
+        own.handlers[:], own.propagate = handlers, propagate
+        own.setLevel(level)
 
 
 @contextlib.contextmanager
