@@ -179,23 +179,6 @@ def test_average_is_running_mean_and_a_usable_adapter(model, tmp_path):
     assert (folder.checkpoint(3) / AVERAGE / "adapter_model.safetensors").is_file()
 
 
-def test_last_version_is_the_average(model, tmp_path):
-    plain, averaged = (
-        make_learner(model, ema=0.75, average_at_end=end, updates=2) for end in (False, True)
-    )
-    for learner in (plain, averaged):
-        learner.update(mixed_batch(0))
-    assert torch.equal(trained(averaged), trained(plain)), "not before the last update"
-    for learner in (plain, averaged):
-        learner.update(mixed_batch(1))
-    plain.save(tmp_path / "000002")
-    average = read_adapter(tmp_path / "000002" / AVERAGE, "mean")
-    assert not torch.equal(trained(averaged), trained(plain))
-    assert torch.equal(trained(averaged), trained(make_learner(model, adapter=average)))
-    averaged.save(tmp_path / "ended")
-    assert read_adapter(tmp_path / "ended", "mean") == average
-
-
 # Moving references.
 
 
@@ -375,7 +358,6 @@ A = "learner.algorithm"
 REFUSED: list[tuple[dict[str, Any], str, str]] = [  # settings of learner, or of learner.algorithm
     ({"final_rate": 0.1}, "final_rate = 0.1", "set learner.schedule to linear or cosine"),
     ({"ema": 1.0}, "ema = 1.0", "less than 1"),
-    ({"average_at_end": True}, "average_at_end = True", "set learner.ema, such as to 0.98"),
     ({"max_kl": 0}, "max_kl = 0", "greater than 0"),
     ({"name": "ppo", "normalize": "none"}, "normalize = 'none'", f"set {A}.critic.normalize, or"),
     ({"name": "ppo", "baseline_decay": 0.5}, "baseline_decay = 0.5", f"set {A}.critic to null"),

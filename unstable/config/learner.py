@@ -51,8 +51,6 @@ class LearnerConfig(Section):
     """mean KL (k3) per turn to the policy before the update that ends it early; null: no limit"""
     ema: Decay | None = None
     """decay per update of the LoRA's moving average, saved with each version; null: none"""
-    average_at_end: bool = False
-    """whether the version of the last update is the moving average `ema`"""
     micro_batch_size: PositiveInt | Literal["auto"] = "auto"
     """samples per pass; auto: 16, or on a GPU by tokens; does not change the gradient"""
     micro_batch_tokens: PositiveInt | None = None
@@ -95,12 +93,6 @@ class LearnerConfig(Section):
                 f"steps_per_batch = {self.steps_per_batch}: greater than batch_size = "
                 f"{self.batch_size}; lower learner.steps_per_batch"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _has_an_average(self) -> Self:
-        if self.ema is None:
-            self.refuse("average_at_end", "no average exists; set learner.ema, such as to 0.98")
         return self
 
     @model_validator(mode="after")

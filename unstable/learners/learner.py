@@ -76,7 +76,6 @@ class PolicyLearner:
         self.config = learner
         self.seed = seed
         self.updates = learner.updates_before + updates + learner.updates_after
-        self._last = updates  # version of the run's last update
         self.max_tokens = max_tokens
         self.version = 0
         self.bad_updates = 0  # consecutive
@@ -274,8 +273,6 @@ class PolicyLearner:
             self.reference.after_update(self._made)
         if self.average is not None and self.config.ema is not None:
             self.average.follow(self.config.ema)
-            if self.config.average_at_end and self.version == self._last:
-                self.average.give()
         seconds = time.perf_counter() - started
         lengths_S = np.array([sample.length for sample in batch.examples.samples])
         tokens = sum(float(lengths_S[report.chosen_C].sum()) for report in reports)

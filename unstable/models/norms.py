@@ -6,7 +6,7 @@ rounds once and transformers twice. See https://arxiv.org/abs/1910.07467.
 """
 
 import copy
-from types import MethodType
+from functools import partial
 from typing import Any
 
 import torch
@@ -34,7 +34,7 @@ def fuse_norms(model: nn.Module) -> int:
         if key not in checked:
             checked[key] = _is_plain(module, epsilon)
         if checked[key]:
-            vars(module)["forward"] = MethodType(_forward, module)
+            vars(module)["forward"] = partial(_forward, module, epsilon)
             fused += 1
     return fused
 
@@ -65,9 +65,9 @@ def _is_plain(module: nn.Module, epsilon: float) -> bool:
     return torch.allclose(found, expected, rtol=_WITHIN, atol=_WITHIN)
 
 
-def _forward(module: Any, hidden_states: Tensor) -> Tensor:
+def _forward(module: Any, epsilon: float, hidden_states: Tensor) -> Tensor:
     weight = module.weight
     if hidden_states.dtype is not weight.dtype:  # torch has no kernel for two precisions
         found: Tensor = type(module).forward(module, hidden_states)
         return found
-    return F.rms_norm(hidden_states, weight.shape, weight, _epsilon(module))
+    return F.rms_norm(hidden_states, weight.shape, weight, epsilon)

@@ -1,4 +1,4 @@
-"""Shapes of plain decoders, from the sizes in their configs: importing transformers takes seconds.
+"""Shapes of plain decoders, computed from config.json alone, since importing transformers is slow.
 
 A plain decoder is one of the types below without biases. `shape.py` reads the shapes of all others.
 """
@@ -26,7 +26,7 @@ _SIZES = (
 )
 _BIASES = ("attention_bias", "mlp_bias")
 _OTHERS = ("quantization_config", "rope_scaling", "auto_map")
-"""Entries that may change the shape, or what `ModelShape.max_length` is."""
+"""Entries that may change the shape or the maximum length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +111,6 @@ def _config(name: str) -> Mapping[str, Any] | None:
         and type(config.get("tie_word_embeddings")) is bool
         and not any(config.get(entry) for entry in (*_BIASES, *_OTHERS))
         and isinstance(rope, dict)
-        and all(rope.get(name) in (None, "default") for name in ("rope_type", "type"))
+        and all(rope.get(key) in (None, "default") for key in ("rope_type", "type"))
     )
     return config if is_plain else None

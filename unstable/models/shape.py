@@ -24,7 +24,7 @@ EXPERTS = "experts"
 
 def read_shape(model: ModelConfig) -> ModelShape:
     """Return the shape of the model; raises `ConfigError` if its config does not describe one."""
-    return plain_shape(model.name) or _read_shape(model.name)
+    return _read_shape(model.name)
 
 
 def read_type(model: ModelConfig) -> str:
@@ -47,6 +47,8 @@ def known_config(name: str) -> "PretrainedConfig":
 
 @lru_cache(maxsize=8)
 def _read_shape(name: str) -> ModelShape:
+    if (plain := plain_shape(name)) is not None:
+        return plain
     config = known_config(name)
     try:
         return shape_of(config)

@@ -149,12 +149,6 @@ class TrainedCopy:
         for own, policys in zip(self.parameters, self._policys, strict=True):
             own.lerp_(policys, 1 - decay)
 
-    @torch.no_grad()
-    def give(self) -> None:
-        """Set the policy's parameters to these values."""
-        for own, policys in zip(self.parameters, self._policys, strict=True):
-            policys.copy_(own)
-
     def export(self, name: str) -> Adapter:
         """The values, as `Trained.export` gives them."""
         with self.in_place():
