@@ -12,7 +12,7 @@ longer of arithmetic and traffic, else traffic.
 import copy
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any, NamedTuple, cast
@@ -26,7 +26,7 @@ from torch.utils._pytree import tree_leaves
 from transformers import AttentionInterface, AutoModelForCausalLM
 
 from bench import parser
-from bench.learner import SHAPES, make_batch
+from bench.learner import SHAPES, make_batch, unfused
 from unstable.config import AdapterConfig
 from unstable.learners.model.attention import ATTENTION, attend
 from unstable.learners.model.packing import pack_samples
@@ -144,8 +144,8 @@ def count(policy: Policy, tokens: int) -> dict[str, Cost]:
     return dict(counter.costs)
 
 
-def policy_of(shape: str, layers: int, rank: int, *, fused: bool) -> Policy:
-    """Return a policy with few layers on the meta device, with fused norms or transformers' own."""
+def policy_of(shape: str, layers: int, rank: int) -> Policy:
+    """Return a policy with few layers on the meta device."""
     config = copy.deepcopy(SHAPES[shape])
     config.num_hidden_layers = layers
     config.layer_types = ["full_attention"] * layers
@@ -154,19 +154,16 @@ def policy_of(shape: str, layers: int, rank: int, *, fused: bool) -> Policy:
             config, dtype=torch.bfloat16, attn_implementation=ATTENTION
         )
         model = attach_lora(base, AdapterConfig(rank=rank, alpha=2 * rank), 0)
-    policy = Policy(model)
-    policy.to("meta")
-    for module in policy.modules():
-        if not fused and type(module).__name__.endswith("RMSNorm"):
-            vars(module).pop("forward", None)
-    return policy
+    return Policy(model).to("meta")
 
 
 def whole(shape: str, tokens: int, rank: int, *, fused: bool) -> dict[str, Cost]:
     """Return the costs of a pass of all layers, by operation."""
-    policies = [policy_of(shape, layers, rank, fused=fused) for layers in (2, 3)]
-    with stand_ins():
-        two, three = (count(policy, tokens) for policy in policies)
+    counts = []
+    for policy in [policy_of(shape, layers, rank) for layers in (2, 3)]:
+        with stand_ins(), nullcontext() if fused else unfused(policy):
+            counts.append(count(policy, tokens))
+    two, three = counts
     found = {}
     for name in two.keys() | three.keys():
         of_two = two.get(name, Cost())

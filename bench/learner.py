@@ -16,8 +16,9 @@ import resource
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,6 +31,7 @@ from transformers import AutoModelForCausalLM, Qwen3Config
 from bench import forks, parser
 from unstable.config import AdapterConfig, LearnerConfig, ModelConfig
 from unstable.learners.learner import PolicyLearner
+from unstable.learners.model.policy import Policy
 from unstable.models.adapters import attach_lora
 from unstable.models.base import load_model
 from unstable.types import Batch, Completion, Group, Reward, Sample, SampledTokens, Trajectory
@@ -182,6 +184,19 @@ def tuned(task: Task) -> Run:
 
 def one_by_one(task: Task) -> Run:
     return plain(task, size=1, recompute=True)
+
+
+@contextmanager
+def unfused(policy: Policy) -> Iterator[None]:
+    """Compute norms by transformers' modules during the block."""
+    fused = [each for each in policy.modules() if type(each).__name__.endswith("RMSNorm")]
+    kept = [vars(each).pop("forward", None) for each in fused]
+    try:
+        yield
+    finally:
+        for each, forward in zip(fused, kept, strict=True):
+            if forward is not None:
+                vars(each)["forward"] = forward
 
 
 def measure(way: Callable[[Task], Run], task: Task) -> tuple[float, float]:

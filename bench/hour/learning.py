@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bench import learner as bench
 from bench.hour.job import Job
-from bench.learner import make_batch
+from bench.learner import make_batch, unfused
 from unstable.config import AdapterConfig, LearnerConfig, ModelConfig
 from unstable.learners.learner import PolicyLearner
 from unstable.learners.model import policy as policy_module
@@ -41,7 +41,7 @@ def large(job: Job) -> None:
     speeds = {"eager": _timed(job, learner, batch, "eager", "≥ 40,000 (H100)")}
     job.note("its peak memory", _peak_gb(job), "GB", "< 45")
     _note_busy(job, learner, batch)
-    with _unfused(learner.policy):
+    with unfused(learner.policy):
         speeds["transformers' norms"] = _timed(job, learner, batch, "transformers' norms")
     for rows in job.sized((512, 1024), (2,)):
         with _chunks_of(rows):
@@ -132,19 +132,6 @@ def _note_busy(job: Job, learner: PolicyLearner, batch: Batch) -> None:
         seconds = time.perf_counter() - began
     busy = sum(event.self_device_time_total for event in seen.key_averages()) / 1e6
     job.note("GPU busy in an update, eager", 100 * busy / seconds, "%", "≥ 95")
-
-
-@contextlib.contextmanager
-def _unfused(policy: Policy) -> Iterator[None]:
-    """Compute norms by transformers' modules during the block."""
-    fused = [each for each in policy.modules() if type(each).__name__.endswith("RMSNorm")]
-    kept = [vars(each).pop("forward", None) for each in fused]
-    try:
-        yield
-    finally:
-        for each, forward in zip(fused, kept, strict=True):
-            if forward is not None:
-                vars(each)["forward"] = forward
 
 
 @contextlib.contextmanager

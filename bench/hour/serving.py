@@ -320,19 +320,10 @@ def slots(job: Job) -> None:
 
 def prefill(job: Job) -> None:
     """Measure with 2,048 and with 8,192 tokens per step."""
-    from unstable.engines.vllm import core
-
     if job.engine != "vllm":
         raise Skip("no vLLM; the embedded engine has no such limit")
-    make = core._engine_args
     for bound in (2048, 8192):
-
-        def bounded(settings: Any, bound: int = bound) -> Any:
-            arguments = make(settings)
-            arguments.max_num_batched_tokens = bound
-            return arguments
-
-        core._engine_args = bounded
+        _override(max_num_batched_tokens=bound)
         rate = asyncio.run(_alone(job, 1))
         job.note(f"max_num_batched_tokens {bound}", rate, "sampled tokens/s")
 
@@ -371,8 +362,8 @@ async def _beside(job: Job, number: int, barrier: Any) -> float:
     """Return sampled tokens/s of one of several concurrent engines."""
     share = 0.8 / number
     config = config_of(job, job.small, in_flight=384 // number, gpu_memory=share, max_loras=2)
-    if job.card:
-        _give_cache(_CACHE_BYTES // number)
+    if job.card:  # else each engine measures how much memory is free, which others change
+        _override(kv_cache_memory_bytes=_CACHE_BYTES // number)
     engine, _, (adapter,) = await start(job, config, 1)
     await asyncio.to_thread(barrier.wait)
     chains = _prompts(job, config, job.sized(384 // number, 2))
@@ -381,21 +372,18 @@ async def _beside(job: Job, number: int, barrier: Any) -> float:
     return rate
 
 
-def _give_cache(size: int) -> None:
-    """Give vLLM's cache a size in bytes, so that engines can start while others take memory.
-
-    Otherwise each measures how much memory is free, which changes while others start.
-    """
+def _override(**values: Any) -> None:
+    """Set arguments of the vLLM engines that this process starts from now on."""
     from unstable.engines.vllm import core
 
     make = core._engine_args
 
-    def given(settings: Any) -> Any:
+    def overridden(settings: Any) -> Any:
         arguments = make(settings)
-        arguments.kv_cache_memory_bytes = size
+        vars(arguments).update(values)
         return arguments
 
-    core._engine_args = given
+    core._engine_args = overridden
 
 
 class Places:
