@@ -5,13 +5,16 @@ import math
 import random
 from collections import defaultdict
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from bench.search import TabularProbabilities, searched
 from tests.helpers.collector import collector, played, specs
 from tests.helpers.constrained import serving, sharp_model
+from tests.helpers.learners import make_learner
 from tests.helpers.models import random_adapter, tiny_tokenizer
 from tests.helpers.rows import every_row
 from tests.helpers.trees import KUHN, LEDUC, drawn, tree_of
@@ -19,7 +22,7 @@ from unstable.collectors.players import player_class
 from unstable.collectors.players.base import ToldPosition
 from unstable.collectors.players.model import ModelPlayer
 from unstable.commands.prepare import check_games
-from unstable.config import ConfigError, GameConfig, SearchOpponent, parse
+from unstable.config import ConfigError, GameConfig, SearchOpponent, load, parse
 from unstable.contrib.search.beliefs import TreePositions, of_game
 from unstable.contrib.search.player import SearchPlayer
 from unstable.contrib.search.values import (
@@ -30,6 +33,8 @@ from unstable.contrib.search.values import (
 )
 from unstable.games.chance import all_draws
 from unstable.games.game import Game
+from unstable.learners.saved_critic import SavedCritic
+from unstable.learners.turns import state_move
 from unstable.prompts import PromptBuilder, load_style
 from unstable.solving.best_response import Policy, PolicyValues, assess
 from unstable.solving.tree import Shown, as_key
@@ -244,6 +249,37 @@ async def test_concurrent_turns_grow_one_tree() -> None:
         assert len({id(player._positions)}) == 1
 
 
+async def test_critic_steps_by_the_values_of_its_checkpoint(tmp_path: Path) -> None:
+    """Values of the seat to move, by a critic with random weights that knows half of the game."""
+    learner = make_learner(load("tiny").model, algorithm={"name": "vrpo"})
+    for parameter in learner.critic.model.parameters:
+        torch.nn.init.normal_(parameter, std=0.2, generator=torch.Generator().manual_seed(2))
+    opponent, game = SearchOpponent(path=str(tmp_path / "0"), values="critic"), Game(NIM, seed=1)
+    async with serving(sharp_model()) as engine:
+        own = local(engine, NIM)
+        known = [state_move(NIM.key, *each) for each in state_moves(own, game)]
+        learner.critic.model.take(known)
+        learner.snapshot().write(tmp_path / "0")
+        SearchPlayer.check(opponent, NIM, "opponents.fixed.0")
+        player: Any = player_class(opponent).make(opponent, NIM, SEAT, lambda adapter: own)
+        for action in ("[0 1]", "[1 1]"):
+            moves, observation = game.legal_moves(), game.observe()
+            states, answers = zip(*state_moves(own, game), strict=True)
+            critic = SavedCritic.read(tmp_path / "0", "here")  # no value depends on earlier ones
+            values = [each[game.seat] for each in critic.values(NIM.key, states[0], answers, 2)]
+            (policy,) = await CachedProbabilities(own).of([(observation, moves)])
+            expected = dict(zip(moves, mirror_step(policy, values, 1.0), strict=True))
+            assert await player.mix(observation, game, seed=0) == expected
+            assert max(values) - min(values) > 0.01
+            game.step(action)
+
+
+def state_moves(model: ModelPlayer, game: Game) -> list[tuple[list[int], list[int]]]:
+    """Return the ids of a position's whole state with those of each legal move."""
+    state = model.prompts.encode_state(game.whole_state())
+    return [(state, model.prompts.encode_move(move)) for move in game.legal_moves()]
+
+
 async def test_game_of_another_process_cannot_be_searched() -> None:
     with pytest.raises(ValueError, match="needs its model in its process"):
         search_player(object(), NIM)
@@ -259,6 +295,7 @@ MISTAKES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         "is too large; set args.max_rounds = 1",
     ),
     ({"env": "ConnectFour-v0"}, {"values": "exact"}, "cannot be solved exactly"),
+    ({"env": KUHN.env, "args": KUHN.args}, {"values": "critic"}, "critic needs perfect informat"),
     ({"env": "TicTacToe-v0", "prompt": "think"}, {}, "makes the model reason"),
     ({"env": "TicTacToe-v0", "isolated": True}, {}, "set games.N.isolated to false"),
     ({"env": "TruthAndDeception-v0"}, {}, "does not list its legal moves"),

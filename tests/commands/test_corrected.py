@@ -22,6 +22,11 @@ LINE = re.compile(
     r"(\S+) \((\S+) to (\S+)\) · 400 games are worth ([\d,]+) "
     r"\(([\d.,]+) times; draws of ([^)]+)\)"
 )
+PAYOFF = re.compile(r"payoff ([+-][\d.]+) \(")
+CRITIC = re.compile(
+    r"control variates by version 4 · version 4 · Kuhn against random: payoff "
+    r"(\S+) \((\S+) to (\S+)\) · 300 games are worth [\d,]+ \(([\d.]+) times; draws of ([^)]+)\)"
+)
 
 
 @pytest.mark.slow
@@ -60,3 +65,24 @@ def test_corrected_payoffs_of_a_model(tmp_path: Path, capfd: pytest.CaptureFixtu
     refused(unknown, run, [*evaluated, "--baseline", "9"])
     large = ["--games.0.args.max_rounds", "5", "--baseline", "0"]
     refused("^--baseline = 0: no game of this run can be solved", run, [*evaluated, *large])
+
+
+@pytest.mark.slow
+@pytest.mark.tables("learners rotating", 1)
+def test_critic_saves_games_where_no_tree_does(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Five hands of Kuhn poker: the corrected mean agrees with many more plain games."""
+    folder, large = str(tmp_path / "run"), ["--games.0.args.max_rounds", "5"]
+    train = ["train", "--config", "tiny_kuhn", "--run_dir", folder, "--steps", "4", *large]
+    train += ["--learner.batch_size", "300", "--eval.exploitability.every", "0"]
+    evaluated = ["eval", folder, "--eval.opponents", "random", "--games"]
+    with locally():
+        assert run(train) == 0
+        assert run([*evaluated, "2000", "--seed", "6"]) == 0
+        plain = PAYOFF.findall(capfd.readouterr().out)[-1]
+        assert run([*evaluated, "300", "--seed", "5", "--baseline", "4"]) == 0
+    *payoff, factor, draws = CRITIC.findall(capfd.readouterr().out)[0]
+    assert draws == "main@4, random" and float(factor) > 1.5
+    (mean, low, high), many = map(float, payoff), float(plain)
+    assert low < mean < high and abs(mean - many) < 1.5 * (high - low)

@@ -27,6 +27,7 @@ from tests.helpers.mistakes import refused
 from unstable.learners.batch import FlatBatch, Floats, Ints
 from unstable.learners.experience import Experience
 from unstable.learners.model.packing import pack_samples
+from unstable.learners.saved_critic import SavedCritic
 from unstable.learners.turns import StateMove, Transitions
 from unstable.learners.value_models import ValueNetwork
 from unstable.types import Move, Reward
@@ -36,6 +37,7 @@ ANSWERS = [[word, last] for word in range(VOCAB) for last in range(VOCAB)]
 LEGAL = [12 * word for word in (4, 5, 6)]  # indices of the answers that end with 0, for three words
 MOVES = tuple(Move(ANSWERS[place]) for place in LEGAL)
 KINDS = ["network", "adapter"]
+OTHER_CRITICS = [("network", "seat"), ("adapter", "state")]
 
 
 def vrpo(**critic: Any) -> dict[str, Any]:
@@ -285,24 +287,40 @@ def test_step_over_all_moves_has_gradient_by_enumeration(model, gradients, kind)
     values_PK = learner.critic.model.values()  # 3 points of 3 moves
     for place, chosen, reward in ((0, 0, 1.0), (1, 1, -1.0), (2, 2, 0.5)):
         values_PK[3 * place + chosen, 0] = (reward + 2 * values_PK[3 * place + chosen, 0]) / 3
-    rows = (0, 3, 6, 6)
+    rows, worst = (0, 3, 6, 6), min(-1.0, values_PK.min())
     expected_reward = torch.zeros(())
     for place, turn in enumerate(turns):
         own_A = logprobs(before, turn.tokens.prompt_ids).sum(1)
         likely_M = own_A[LEGAL].exp()
-        shares_M = (likely_M / likely_M.sum()).detach()
         values_M = torch.from_numpy(values_PK[rows[place] : rows[place] + 3, 0]).float()
-        value = shares_M @ values_M
-        expected_reward = expected_reward + likely_M @ (values_M - value)
+        others = 1 - likely_M.sum()  # all other answers
+        expected_reward = expected_reward + likely_M @ values_M + others * worst
         if place == 3:
             illegal = own_A[ANSWERS.index([9, 0])]
-            expected_reward = expected_reward + (-2.0 - value) * illegal
+            expected_reward = expected_reward + (-2.0 - worst) * illegal
     parameters = before.policy.trained.parameters
     expected = torch.cat([g.flatten() for g in torch.autograd.grad(-expected_reward, parameters)])
     found = gradients[0][: len(expected)]
     # Adam is invariant to the scale, here a mean over the tokens.
     assert torch.cosine_similarity(found, expected, dim=0) == pytest.approx(1.0, abs=1e-5)
     assert expected.abs().max() > 1e-3
+
+
+def test_saved_critic_has_the_values_of_the_learners(model, tmp_path) -> None:
+    batch = FlatBatch(make_batch([make_sample([1, 2], [4, 0], 1.0, moves=MOVES, state=[9])]))
+    for number, (kind, sees) in enumerate((("network", "state"), *OTHER_CRITICS)):
+        learner = make_learner(model, algorithm=vrpo(kind=kind, sees=sees))
+        spoil(learner)
+        learner.update(batch.batch)
+        learner.snapshot().write(folder := tmp_path / str(number))
+        if (kind, sees) != ("network", "state"):
+            refused("^here: .* has no critic of kind network", SavedCritic.read, folder, "here")
+            continue
+        turns = Transitions.of(batch, batch.turn_rewards_S, sees_state=True)
+        learner.critic.model.take(turns.pairs)
+        answers = [move.token_ids for move in MOVES]
+        found = SavedCritic.read(folder, "here").values(batch.envs_S[0], [9], answers, 2)
+        assert found == learner.critic.model.values()[:, :2].tolist() and found[0][0] != 0
 
 
 def test_critic_learns_values_of_moves_and_of_states_before_them(model) -> None:

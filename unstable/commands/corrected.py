@@ -1,15 +1,18 @@
 """Evaluation with control variates: payoffs from which the luck of known draws is subtracted.
 
-The values of positions are those of an earlier version's self-play, fixed before the games.
+The values of positions are those of an earlier version's self-play, fixed before the games: exact
+ones in a game with a small tree, else those of the version's critic of the whole state.
 """
 
+import asyncio
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from unstable.commands.prepare import exact_games
-from unstable.config import CheckpointOpponent, ConfigError, GameConfig, RunConfig
-from unstable.games.services import prompt_style
+from unstable.config import CheckpointOpponent, ConfigError, GameConfig, RunConfig, VRPOConfig
+from unstable.games.services import lists_legal_moves, prompt_style
 from unstable.league.evaluation import (
     by_deal,
     by_opponent,
@@ -21,6 +24,7 @@ from unstable.league.evaluation import (
 from unstable.loop.context import decide
 from unstable.loop.protocols import Actor
 from unstable.models.base import load_tokenizer
+from unstable.models.checkpoint import STATE_FILE
 from unstable.prompts import PromptBuilder
 from unstable.records.folder import RunFolder
 from unstable.records.policies import read_policy
@@ -37,11 +41,12 @@ from unstable.types.metrics import sampling_mode
 
 
 class Baseline(NamedTuple):
-    """An earlier version whose self-play values the positions of games with a small tree."""
+    """An earlier version whose self-play values the positions of games."""
 
     version: int
     trees: Mapping[str, Tree]  # by game
     measured: Mapping[str, Shares]  # policies in the run's folder, by game
+    criticized: Collection[str]  # games that its checkpoint's state critic values
 
     def lacking(self) -> list[str]:
         """Return the games whose policy its checkpoint must tell."""
@@ -52,8 +57,14 @@ def baseline_of(folder: RunFolder, version: int, config: RunConfig) -> Baseline:
     """Return the baseline of a version; raises `ConfigError` if it cannot be one."""
     place = f"--baseline = {version}"
     games = exact_games(config)
-    if not games:
-        raise ConfigError(f"{place}: no game of this run can be solved exactly; leave it out")
+    others = [game.key for game in config.games if game.key not in games and _replays(game)]
+    if not _has_critic(config, folder.checkpoint(version)):
+        others = []
+    if not games and not others:
+        raise ConfigError(
+            f"{place}: no game of this run can be solved exactly, and {folder.checkpoint(version)} "
+            "has no critic of kind network that sees the state; leave it out"
+        )
     trees = {
         game: grow(config.game_by_key[game], config.eval.exploitability.nodes) for game in games
     }
@@ -62,7 +73,7 @@ def baseline_of(folder: RunFolder, version: int, config: RunConfig) -> Baseline:
         for game, shares in read_policy(folder, version, Skipped()).items()
         if game in trees and _fits(trees[game], shares)
     }
-    found = Baseline(version, trees, measured)
+    found = Baseline(version, trees, measured, others)
     if found.lacking() and version not in folder.versions():
         known = sorted({*folder.versions(), *folder.measured()})
         raise ConfigError(
@@ -72,8 +83,31 @@ def baseline_of(folder: RunFolder, version: int, config: RunConfig) -> Baseline:
     return found
 
 
+def _has_critic(config: RunConfig, checkpoint: Path) -> bool:
+    """Return whether a checkpoint of the run has a network that values moves of whole states."""
+    algorithm = config.learner.algorithm
+    if not isinstance(algorithm, VRPOConfig):
+        return False
+    suits = algorithm.critic.sees == "state" and algorithm.critic.kind == "network"
+    return suits and (checkpoint / STATE_FILE).is_file()
+
+
+def _replays(game: GameConfig) -> bool:
+    """Return whether games can be replayed here and list moves with exact probabilities."""
+    elsewhere = game.is_driven or game.isolated
+    return not elsewhere and not prompt_style(game).reasoning and lists_legal_moves(game)
+
+
 def _fits(tree: Tree, shares: Shares) -> bool:
     return [*map(len, shares.values())] == [len(node.actions) for node in tree.decisions]
+
+
+class Lucks(NamedTuple):
+    """Luck of each seat in the plays of a game, by number, and the draws that it consists of."""
+
+    by_game: Mapping[int, Sequence[float]]
+    known: Collection[SeatSpec]  # players with known probabilities
+    chance: bool
 
 
 class Luck(NamedTuple):
@@ -138,6 +172,51 @@ async def fixed_before(
     return found
 
 
+async def lucks_of(
+    actors: Sequence[Actor],
+    config: RunConfig,
+    baseline: Baseline,
+    fixed: Mapping[str, Luck],
+    results: Sequence[GameResult],
+) -> dict[str, Lucks]:
+    """Return the luck in played games, by env; `actors` serve their players."""
+    found = {
+        env: Lucks(
+            {each.spec.game_id: own.by_seat(each) for each in results if each.spec.env == env},
+            own.known.keys(),
+            chance=True,
+        )
+        for env, own in fixed.items()
+    }
+    for env in baseline.criticized:
+        games = [each for each in results if each.spec.env == env]
+        known = known_players(config, {seat for each in games for seat in each.spec.seats})
+        count = len(actors)
+        parts = await asyncio.gather(
+            *(
+                actor.luck(games[n::count], baseline.version, known)
+                for n, actor in enumerate(actors)
+            )
+        )
+        order = [each.spec.game_id for n in range(count) for each in games[n::count]]
+        lucks = [luck for part in parts for luck in part]
+        by_game = dict(zip(order, lucks, strict=True))
+        found[env] = Lucks(by_game, known.keys(), chance=False)
+    return found
+
+
+def known_players(config: RunConfig, seats: Iterable[SeatSpec]) -> dict[SeatSpec, PlayerId | str]:
+    """Return the seats with known probabilities: their local models, or kinds of programs."""
+    found: dict[SeatSpec, PlayerId | str] = {}
+    for seat in seats:
+        opponent = config.fixed_opponents.get(seat.player.name)
+        if opponent and opponent.kind in PROGRAMS:
+            found[seat] = opponent.kind
+        elif player := exact_model(config, seat):
+            found[seat] = player
+    return found
+
+
 async def exact_policies(
     actors: Sequence[Actor], config: RunConfig, game: str, seats: Iterable[SeatSpec]
 ) -> dict[SeatSpec, Shares]:
@@ -169,16 +248,18 @@ def _is_listed(builder: PromptBuilder, turn: Turn) -> bool:
 
 
 def corrected_lines(
-    version: int, results: Sequence[GameResult], lucks: Mapping[str, Luck], baseline: int
+    version: int, results: Sequence[GameResult], lucks: Mapping[str, Lucks], baseline: int
 ) -> list[str]:
-    """Return a line per env, opponent and temperature whose game has a small tree."""
+    """Return a line per env, opponent and temperature whose games' luck is known."""
     found, policy = list[str](), PlayerId.policy(version)
     for (env, opponent, temperature), games in by_opponent(version, results).items():
         if env not in lucks:
             continue
         own = lucks[env]
         by_game = {
-            each.spec.game_id: mean(own.by_seat(each)[seat] for seat in own_side(version, each))
+            each.spec.game_id: mean(
+                own.by_game[each.spec.game_id][seat] for seat in own_side(version, each)
+            )
             for each in games
         }
         payoffs = game_payoffs(version, games)
@@ -187,11 +268,13 @@ def corrected_lines(
         lucks_D = by_deal(games, by_game)
         result = corrected(by_deal(games, values), lucks_D, distinct)
         seats = {seat for each in games for seat in each.spec.seats}
-        players = {seat.player for seat in seats & own.known.keys()}
+        players = {seat.player for seat in seats & {*own.known}}
         known = {opponent if each != policy else each.name for each in players}
         what = f"version {version} · {env} against {against(opponent, sampling_mode(temperature))}"
         name = "payoff" if payoffs else "score"
-        text = _text(result, name, len(games), len(lucks_D), ["chance", *sorted(known)])
+        text = _text(
+            result, name, len(games), len(lucks_D), ["chance"] * own.chance + sorted(known)
+        )
         found.append(f"{what}: {text}")
     return [f"control variates by version {baseline} · {line}" for line in found]
 

@@ -5,7 +5,13 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from unstable.commands.corrected import Luck, baseline_of, corrected_lines, fixed_before
+from unstable.commands.corrected import (
+    Lucks,
+    baseline_of,
+    corrected_lines,
+    fixed_before,
+    lucks_of,
+)
 from unstable.commands.finished import (
     Version,
     check_adapter,
@@ -51,7 +57,7 @@ def evaluate(
 
     With `eval.exploitability.every` in the overrides, also computes and prints exploitability.
     `version` None is the newest. With `baseline`, the number of an earlier version, also prints
-    payoffs with control variates, in games with a small tree. Raises `ConfigError` for a missing
+    payoffs with control variates. Raises `ConfigError` for a missing
     folder or version.
     """
     folder = RunFolder(run_dir)
@@ -76,7 +82,7 @@ def evaluate(
     specs = evaluation_games(resolved.config, version, past)
     named = {seat.player for spec in specs for seat in spec.seats}
     served = [player for player in past if player in named]
-    lucks: dict[str, Luck] = {}
+    lucks: dict[str, Lucks] = {}
     counted = exact_games(config) if config.eval.exploitability.every else []
 
     async def play(
@@ -84,11 +90,15 @@ def evaluate(
     ) -> tuple[list[GameResult], list[Exploitability]]:
         for player, actor in product(served, actors):
             await actor.publish(player)
+        fixed = {}
         if valued is not None:
             lines.phase("fixing the values of positions")
-            lucks.update(await fixed_before(actors, resolved.config, valued, specs))
+            fixed = await fixed_before(actors, resolved.config, valued, specs)
         lines.phase("evaluating", len(specs))
         results = await play_evaluation(actors, specs, lines.advance)
+        if valued is not None:
+            lines.phase("computing luck")
+            lucks.update(await lucks_of(actors, resolved.config, valued, fixed, results))
         if counted:
             lines.phase("computing exploitability")
         return results, [await exploit(actors, game, PlayerId.policy(version)) for game in counted]

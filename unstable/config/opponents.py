@@ -142,8 +142,8 @@ class SearchOpponent(OpponentConfig):
     """step size: a move's probability is multiplied by exp(eta * its value), in outcomes"""
     continuations: PositiveInt = 64
     """games that the policy plays to the end after each legal move"""
-    values: Literal["rollouts", "exact"] = "rollouts"
-    """values of moves: rollouts, or exact (from the whole tree of a small game)"""
+    values: Literal["rollouts", "exact", "critic"] = "rollouts"
+    """values of moves: rollouts, exact (a small game's tree) or critic (the checkpoint's, vrpo)"""
 
     @property
     def key(self) -> str:

@@ -9,6 +9,9 @@ from unstable.learners.batch import Examples, FlatBatch, Floats, Ints, Mask, Rol
 from unstable.learners.experience import Experience
 from unstable.types import TokenSample
 
+FORFEIT = -1.0
+"""Greatest value that an answer counts for if it is not a listed move."""
+
 
 class MovesVisited(NamedTuple):
     """The legal moves [L] of each prompt, without duplicates.
@@ -21,6 +24,8 @@ class MovesVisited(NamedTuple):
     logprobs: list[Tensor]  # by token
     visits_L: Floats  # of the prompt, or their roots with the same sum
     advantages_L: Floats  # mean over the states behind the prompt
+    margins_L: Floats  # of the state over an unlisted answer, the same mean
+    unlisted: float  # value of unlisted answers: `FORFEIT`, or that of the worst move if it is less
 
     @classmethod
     def of(
@@ -34,6 +39,8 @@ class MovesVisited(NamedTuple):
     ) -> Self:
         """Average the advantages Q - V of a prompt's moves over the states behind the prompt.
 
+        So are margins, V - `unlisted`, by which the probability of all legal moves together grows.
+
         These are the states of recent updates, by their weights, and a prompt counts by the root of
         its visits: between the gradient of the mean reward, by visits, and a step of mirror
         descent, equal at all prompts. With sums of corrections by answer, which belong to this
@@ -42,16 +49,18 @@ class MovesVisited(NamedTuple):
         owners_M, answers_M = experience.owners_M, experience.answers_M
         seats_M = experience.seats_P[owners_M]
         means_PK = experience.means(shares_M, values_PK)
-        advantages_M = values_PK[experience.pairs_M, seats_M] - means_PK[owners_M, seats_M]
+        values_M = means_PK[owners_M, seats_M]
+        advantages_M = values_PK[experience.pairs_M, seats_M] - values_M
         if corrections_A is None:
             weights_P = experience.weights(shares_M)
         else:
             weights_P = np.bincount(points_S, minlength=len(means_PK)).astype(np.float64)
             examples_P = weights_P > 0
-        weights_M = weights_P[owners_M]
+        weights_M, unlisted = weights_P[owners_M], min(FORFEIT, float(values_PK.min()))
         chosen_L = np.unique(answers_M[examples_P[owners_M]])
         visits_L: Floats = np.bincount(answers_M, weights_M)[chosen_L].astype(np.float64)
         advantages_L = np.bincount(answers_M, weights_M * advantages_M)[chosen_L] / visits_L
+        margins_L = np.bincount(answers_M, weights_M * values_M)[chosen_L] / visits_L - unlisted
         if corrections_A is None:
             roots_L = np.sqrt(visits_L)
             visits_L = roots_L * visits_L.sum() / roots_L.sum()
@@ -69,15 +78,18 @@ class MovesVisited(NamedTuple):
             logprobs=[experience.logprobs[index] for index in chosen_L],
             visits_L=visits_L,
             advantages_L=advantages_L,
+            margins_L=margins_L,
+            unlisted=unlisted,
         )
 
     def examples(
-        self, batch: FlatBatch, unlisted: Ints, advantages_U: Floats, weights_U: Floats
+        self, batch: FlatBatch, unlisted: Ints, targets_U: Floats, weights_U: Floats
     ) -> Examples:
         """Return every move as an example, weighted by its visits and its probability.
 
         With weights whose mean over tokens is 1 it is the gradient of the expectation over moves.
-        Answers that are not listed, such as illegal ones, remain as sampled.
+        Answers that are not listed, such as illegal ones, remain as sampled: margins count them as
+        worth `unlisted`, so their advantage is the rest to their targets [U].
         """
         samples = [*self.samples, *(batch.token_samples[index] for index in unlisted)]
         shares_L = np.exp([float(each.double().sum()) for each in self.logprobs])
@@ -89,8 +101,9 @@ class MovesVisited(NamedTuple):
             samples=samples,
             roles_S=[*self.roles, *(batch.roles_S[index] for index in unlisted)],
             sequences_S=np.array(sequences),
-            advantages_S=np.concatenate([self.advantages_L, advantages_U]),
+            advantages_S=np.concatenate([self.advantages_L, targets_U - self.unlisted]),
             weights_S=weights_S * lengths_S.sum() / (weights_S * lengths_S).sum(),
             chosen=np.flatnonzero(weights_S > 0),
             behavior=None,
+            margins_S=np.concatenate([self.margins_L, np.zeros(len(unlisted))]),
         )

@@ -64,11 +64,11 @@ class Transitions:
         next_S, rewards_SK, known_SK = _courses(batch, rewards_S, together=sees_state)
         return cls(
             pairs=[
-                _pair(envs[index], states[index], move, 1.0)
+                state_move(envs[index], states[index], move)
                 for index, move in zip(owners, moves, strict=True)
             ],
             answers=[
-                _pair(envs[index], turns[index].prompt_ids, move, turns[index].temperature)
+                state_move(envs[index], turns[index].prompt_ids, move, turns[index].temperature)
                 for index, move in zip(owners, moves, strict=True)
             ],
             owners_M=np.array(owners),
@@ -132,7 +132,10 @@ class Numbered:
         return copy
 
 
-def _pair(env: str, prompt: list[int], answer: list[int], temperature: float) -> StateMove:
+def state_move(
+    env: str, prompt: list[int], answer: list[int], temperature: float = 1.0
+) -> StateMove:
+    """Return the pair of a state, or a prompt, and a move, by their token ids."""
     segments = (Segment(token_ids=answer),)
     tokens = TokenSample(prompt_ids=prompt, segments=segments, temperature=temperature)
     return StateMove(env, tokens)

@@ -76,6 +76,7 @@ class ValueNetwork(ValueModel):
         nn.init.zeros_(head.bias)
         self._network = nn.Sequential(embedding, nn.ReLU(), hidden, nn.ReLU(), head)
         self._numbers: dict[_Feature, int] = {}  # at most one for each embedding
+        self.learns = True  # False: new features have no embedding
         self._pairs: list[StateMove] = []
         self._rows: list[list[int]] = []  # features of each pair
         self._features_PF = torch.zeros(0, 0, dtype=torch.int64)
@@ -101,6 +102,8 @@ class ValueNetwork(ValueModel):
 
     def _number(self, feature: _Feature) -> int:
         known, count = self._numbers, _FEATURES - 1
+        if not self.learns and len(known) < count and feature not in known:
+            return 0
         if len(known) < count:
             return 1 + known.setdefault(feature, len(known))
         return 1 + known.get(feature, crc32(repr(feature).encode()) % count)

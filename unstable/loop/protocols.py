@@ -13,6 +13,7 @@ from unstable.types import (
     MeanLoss,
     PackedBatch,
     PlayerId,
+    SeatSpec,
     Shares,
     TokenSample,
     Trajectory,
@@ -89,6 +90,15 @@ class Actor(Protocol):
         """Return how exploitable a version is, and the least that it wins from `past` versions.
 
         `probabilities` and each value of `past` are the probabilities at all decisions.
+        """
+
+    async def luck(
+        self, results: Sequence[GameResult], version: int, known: Mapping[SeatSpec, PlayerId | str]
+    ) -> list[list[float]]:
+        """Return each seat's luck in each game, by the state critic of a version's checkpoint.
+
+        Moves of the `known` players are draws: local models that sample single free answers at
+        temperature 1, and built-in programs by kind.
         """
 
     async def sleep(self) -> None:

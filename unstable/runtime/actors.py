@@ -254,6 +254,7 @@ class RemoteActor(Actor):
     probe = forwarded(LocalActor.probe)
     decide = forwarded(LocalActor.decide)
     assess = forwarded(LocalActor.assess)
+    luck = forwarded(LocalActor.luck)
     sleep = forwarded(LocalActor.sleep)
     wake = forwarded(LocalActor.wake)
 

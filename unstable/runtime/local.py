@@ -4,6 +4,7 @@ Tests, `unstable play` and `unstable world` use them directly; `actors.py` and `
 run each in its own process and call it there.
 """
 
+import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
@@ -26,6 +27,7 @@ from unstable.records.games import sample_lines
 from unstable.rewards.oracles.base import OracleReply
 from unstable.rewards.terms import Rewards
 from unstable.runtime.candidates import Candidates
+from unstable.runtime.luck import MoveLuck
 from unstable.solving.exploiter import Exploiter
 from unstable.solving.solver import answering
 from unstable.types import (
@@ -40,6 +42,7 @@ from unstable.types import (
     MeanLoss,
     PackedBatch,
     PlayerId,
+    SeatSpec,
     Shares,
     TokenSample,
     Unwritable,
@@ -50,6 +53,9 @@ from unstable.types.tallies import TermCalls
 if TYPE_CHECKING:
     from unstable.learners.ranks import Ranks
     from unstable.models.checkpoint import Snapshot
+
+
+_REPLAYED_AT_ONCE = 64  # games whose moves are scored
 
 
 class EngineAnswers:
@@ -213,6 +219,22 @@ class LocalActor(protocols.Actor):
             model = self.collector.players.asked(game)
             self._exploiters[game] = Exploiter(config, model, solver, asked.samples)
         return self._exploiters[game]
+
+    async def luck(
+        self, results: Sequence[GameResult], version: int, known: Mapping[SeatSpec, PlayerId | str]
+    ) -> list[list[float]]:
+        from unstable.learners.saved_critic import SavedCritic  # imports torch
+
+        critic = SavedCritic.read(self._folder.checkpoint(version), f"--baseline = {version}")
+        games, limit = self._config.game_by_key, asyncio.Semaphore(_REPLAYED_AT_ONCE)
+
+        async def of(result: GameResult) -> list[float]:
+            env = result.spec.env
+            async with limit:
+                model = self.collector.players.asked(env)
+                return await MoveLuck(games[env], critic, model).of(result, known)
+
+        return await asyncio.gather(*map(of, results))
 
     async def sleep(self) -> None:
         await self.engine.sleep()

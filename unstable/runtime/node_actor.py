@@ -28,7 +28,7 @@ from unstable.types.processes import Waits
 
 log = logging.getLogger(__name__)
 LOOK_S = 0.5
-LEFT_TO_OTHERS = {"decide", "assess"}
+LEFT_TO_OTHERS = {"decide", "assess", "luck"}
 """Methods that any other actor can answer."""
 
 

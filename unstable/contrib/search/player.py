@@ -22,6 +22,7 @@ from unstable.contrib.search.beliefs import Belief, TreePositions, of_game
 from unstable.contrib.search.values import (
     ActionValues,
     CachedProbabilities,
+    CriticValues,
     ExactValues,
     RolloutValues,
     mirror_step,
@@ -34,6 +35,7 @@ from unstable.games.services import (
     prompt_style,
     why_not_solved,
 )
+from unstable.learners.saved_critic import SavedCritic
 from unstable.processes.worker import Worker
 from unstable.solving.best_response import PolicyValues
 from unstable.solving.solver import answering
@@ -50,10 +52,13 @@ class SearchPlayer(OpponentPlayer):
     def __init__(self, opponent: SearchOpponent, game: GameConfig, model: ModelPlayer) -> None:
         self._opponent, self._game = opponent, game
         self._policy = CachedProbabilities(model)
-        self._copied = opponent.values == "rollouts" and is_open(game)
+        self._copied = opponent.values != "exact" and is_open(game)
         self._growing = asyncio.Lock()
         self._tree: Tree | None = None
         self._values: ActionValues = RolloutValues(self._policy, opponent.continuations)
+        if opponent.values == "critic":
+            critic = SavedCritic.read(opponent.adapter_folder, opponent.key)
+            self._values = CriticValues(critic, model)
 
     @classmethod
     def check(cls, opponent: FixedOpponent, game: GameConfig, field: str) -> None:
@@ -75,7 +80,13 @@ class SearchPlayer(OpponentPlayer):
                 f"{place}: the prompt style {game.prompt!r} makes the model reason, so its moves "
                 "have no exact probabilities; set games.N.prompt to answer"
             )
-        if opponent.values == "exact" or not is_open(game):
+        if opponent.values == "critic":
+            if not is_open(game):
+                raise ConfigError(
+                    f"{place}: values = critic needs perfect information; set values to rollouts"
+                )
+            SavedCritic.read(opponent.adapter_folder, place)
+        elif opponent.values == "exact" or not is_open(game):
             _check_tree(game, place)
 
     @classmethod

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from random import Random
 from typing import Protocol
 
-from unstable.collectors.players.model import ModelPlayer
+from unstable.collectors.players.model import ModelPlayer, legal_answers
 from unstable.contrib.search.beliefs import Belief, Line, after
+from unstable.games.game import Game
+from unstable.learners.saved_critic import SavedCritic
 from unstable.solving.best_response import PolicyValues
 from unstable.solving.tree import Shown, as_key
 from unstable.types import Observation
@@ -116,6 +118,22 @@ async def _step(lines: Sequence[Line], moves: Sequence[str]) -> None:
         if number % _STEPPED_AT_ONCE == 0:
             await asyncio.sleep(0)  # let games continue
         line.step(move)
+
+
+class CriticValues:
+    """Values by a checkpoint's critic of the whole state, in games of perfect information."""
+
+    def __init__(self, critic: SavedCritic, model: ModelPlayer) -> None:
+        self._critic, self._model = critic, model
+
+    async def of(self, belief: Belief, seat: int, moves: Sequence[str], rng: Random) -> list[float]:
+        (state,) = belief
+        game = state.line(rng)
+        assert isinstance(game, Game), "checked: the game has perfect information"
+        whole = self._model.prompts.encode_state(game.whole_state())
+        answers = legal_answers(self._model.prompts, moves, self._model.max_tokens)
+        found = self._critic.values(game.config.key, whole, answers, game.config.seats)
+        return [values[seat] for values in found]
 
 
 class ExactValues:
