@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 
 from unstable.config import ConfigError, RunConfig, shown
-from unstable.config.plugins import check_call, check_target, refusing
+from unstable.config.plugins import check_call, check_target, refusing, registered
 from unstable.records.folder import RunFolder
 from unstable.tracking.sinks.base import Sink, SinkBorder
 from unstable.tracking.sinks.files import GameFiles, MetricsFile, RatingsFile, SampleFiles
@@ -74,8 +74,9 @@ def own_sinks(config: RunConfig, callbacks: Sequence[Callback] = ()) -> list[Sin
     """Return the makers of custom sinks; raises `ConfigError` for one that cannot be called."""
     makers = []
     for index, target in enumerate(config.tracking.sinks):
-        field = f"tracking.sinks.{index}"
-        make = check_target(field, target, REMEDY, config, None)
+        field, known = f"tracking.sinks.{index}", registered("sinks")
+        path = known[target].value if target in known else target
+        make = check_target(field, path, f"write {', '.join(known)}, or {REMEDY}", config, None)
         makers.append(_maker(f"{field} = {shown(target)}", make))
     for index, callback in enumerate(callbacks):
         place = f"callbacks.{index} = {shown(repr(callback))}"

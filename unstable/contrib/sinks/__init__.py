@@ -1,0 +1,1 @@
+"""Sinks for trackers that few runs use, by name in `tracking.sinks`."""
