@@ -52,8 +52,11 @@ ALLOWED = {
     "buffers": Allowed(set(), {"types"}),
     "games": Allowed({"textarena", "nltk", "scipy", "pyspiel"}, BASE | {"prompts"}),
     "contrib": Allowed(
-        {"pettingzoo", "gymnasium", "gem", "pyspiel", "torch"},
-        BASE | {"collectors", "engines", "games", "learners", "processes", "prompts", "solving"},
+        {"pettingzoo", "gymnasium", "gem", "pyspiel", "torch", "mlflow", "trackio"},
+        {
+            *("types", "config", "records", "collectors", "engines", "games", "learners"),
+            *("processes", "prompts", "solving", "tracking"),
+        },
     ),
     "planning": Allowed({"packaging", "psutil", "pynvml"}, {"config", "models"}),
     "engines": Allowed(MODEL | {"vllm", "packaging", "filelock"}, BASE | {"models", "planning"}),

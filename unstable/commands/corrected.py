@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from unstable.commands.finished import LEARNERS_FILE
 from unstable.commands.prepare import exact_games
 from unstable.config import CheckpointOpponent, ConfigError, GameConfig, RunConfig, VRPOConfig
 from unstable.games.services import lists_legal_moves, prompt_style
@@ -24,7 +25,6 @@ from unstable.league.evaluation import (
 from unstable.loop.context import decide
 from unstable.loop.protocols import Actor
 from unstable.models.base import load_tokenizer
-from unstable.models.checkpoint import STATE_FILE
 from unstable.prompts import PromptBuilder
 from unstable.records.folder import RunFolder
 from unstable.records.policies import read_policy
@@ -89,7 +89,7 @@ def _has_critic(config: RunConfig, checkpoint: Path) -> bool:
     if not isinstance(algorithm, VRPOConfig):
         return False
     suits = algorithm.critic.sees == "state" and algorithm.critic.kind == "network"
-    return suits and (checkpoint / STATE_FILE).is_file()
+    return suits and (checkpoint / LEARNERS_FILE).is_file()
 
 
 def _replays(game: GameConfig) -> bool:

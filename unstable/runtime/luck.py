@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from unstable.collectors.players.base import Position
 from unstable.collectors.players.model import ModelPlayer, legal_answers
 from unstable.config import GameConfig
-from unstable.games.game import Game
 from unstable.solving.control_variates import Draw, luck
-from unstable.solving.draws import PROGRAMS
+from unstable.solving.draws import PROGRAMS, replayed
 from unstable.solving.tree import Node
 from unstable.types import BASE, GameResult, PlayerId, SeatSpec, Turn
 
@@ -31,34 +31,50 @@ class MoveLuck:
 
     async def of(self, result: GameResult, known: Mapping[SeatSpec, KnownPlayer]) -> list[float]:
         """Return each seat's luck in a game, in rewards."""
-        game, draws = Game(self._game, result.spec.seed), list[Draw[Values]]()
-        for turn in result.turns:
-            game.observe()
-            if (player := known.get(result.spec.seats[turn.seat])) is not None:
-                draws.append(await self._draw(game, turn, player))
-            game.step(turn.answer.action)
-        return [luck(draws, tuple, [seat]) for seat in range(len(result.spec.seats))]
+        draws, seats = list[Draw[Values]](), result.spec.seats
+        for game, turn in replayed(self._game, result):
+            player = known.get(seats[turn.seat])
+            moves = [] if player is None else game.legal_moves()
+            if isinstance(player, PlayerId):
+                draws.append(await self._sampled(game, turn, moves, player))
+            elif player is not None:
+                table = PROGRAMS[player](Node(actions=tuple(moves)), game)
+                shares = [table.get(move, 0.0) for move in moves]
+                played = turn.answer.action
+                place = moves.index(played) if played in moves else len(moves)
+                draws.append(self._draw(game, turn, moves, shares, place))
+        return [luck(draws, tuple, [seat]) for seat in range(len(seats))]
 
-    async def _draw(self, game: Game, turn: Turn, player: KnownPlayer) -> Draw[Values]:
-        """Return the draw of a turn's answer, whose successors are their own values.
+    async def _sampled(
+        self, game: Position, turn: Turn, moves: Sequence[str], player: PlayerId
+    ) -> Draw[Values]:
+        """Return the draw of a local model's answer."""
+        sampled = turn.answer.sampled
+        assert sampled is not None, "a local model plays"
+        adapter = None if player == BASE else player.name
+        shares = await self._model.move_probabilities(adapter, sampled.prompt_ids, moves)
+        answers = self._answers(moves)
+        listed = sampled.token_ids in answers
+        place = answers.index(sampled.token_ids) if listed else len(moves)
+        return self._draw(game, turn, moves, shares, place)
+
+    def _draw(
+        self,
+        game: Position,
+        turn: Turn,
+        moves: Sequence[str],
+        shares: Sequence[float],
+        place: int,
+    ) -> Draw[Values]:
+        """Return the draw of a move, whose successors are their own values.
 
         Answers other than a move's usual spelling are one outcome, as bad as the worst move.
         """
-        model, moves = self._model, game.legal_moves()
-        answers = legal_answers(model.prompts, moves, model.max_tokens)
-        state = model.prompts.encode_state(game.whole_state())
-        values = self._critic.values(self._game.key, state, answers, self._game.seats)
-        sampled = turn.answer.sampled
-        if isinstance(player, str):
-            table = PROGRAMS[player](Node(actions=tuple(moves)), game)
-            shares = [table.get(move, 0.0) for move in moves]
-            listed = turn.answer.action in moves
-            place = moves.index(turn.answer.action) if listed else len(moves)
-        else:
-            assert sampled is not None, "a local model plays"
-            adapter = None if player == BASE else player.name
-            shares = await model.move_probabilities(adapter, sampled.prompt_ids, moves)
-            listed = sampled.token_ids in answers
-            place = answers.index(sampled.token_ids) if listed else len(moves)
+        state = self._model.prompts.encode_state(game.whole_state())
+        answers, seats = self._answers(moves), self._game.seats
+        values = self._critic.values(self._game.key, state, answers, seats)
         worst = min(values, key=lambda each: each[turn.seat])
         return Draw((*shares, max(0.0, 1 - sum(shares))), (*values, worst), place)
+
+    def _answers(self, moves: Sequence[str]) -> list[list[int]]:
+        return legal_answers(self._model.prompts, moves, self._model.max_tokens)

@@ -28,6 +28,15 @@ def tabled(policy: Policy) -> Known:
     return lambda node, game: table_at(policy, node)
 
 
+def replayed(config: GameConfig, result: GameResult) -> Iterator[tuple[Game, Turn]]:
+    """Yield each turn of a recorded game with the game before it."""
+    game = Game(config, result.spec.seed)
+    for turn in result.turns:
+        game.observe()
+        yield game, turn
+        game.step(turn.answer.action)
+
+
 def chance(node: Node, taken: int) -> Draw[Node]:
     """Return the draw at a chance node."""
     return Draw(node.probabilities, node.children, taken)

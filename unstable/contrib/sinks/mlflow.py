@@ -16,7 +16,7 @@ from unstable.records.folder import RunFolder
 from unstable.tracking.sinks.base import Row, Sink
 
 EXPERIMENT = "MLFLOW_EXPERIMENT_NAME"
-FOLDER = "unstable.run_dir"
+FOLDER = "run_dir"
 """Tag by which a resumed run finds its own."""
 _AT_ONCE = 100  # MLflow accepts no more parameters in a request
 _REFUSED = re.compile(r"[^\w\-. :/]")  # characters that MLflow's names cannot have
@@ -72,7 +72,7 @@ class MlflowRun(Sink):
 
     def end(self, reason: str, report: Path | None) -> None:
         """Log the reason and the report."""
-        self._client.set_tag(self._id, "unstable.reason", reason)
+        self._client.set_tag(self._id, "reason", reason)
         if report is not None:
             self._client.log_artifact(self._id, str(report))
 
