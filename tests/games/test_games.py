@@ -200,6 +200,23 @@ def test_first_invalid_move_forfeits_by_default():
         assert played.reason.startswith("Player 0 forfeits by an invalid move: ")
 
 
+LEDUC = "unstable.games.catalog.leduc:Leduc"
+
+
+@every_row(
+    "env, scale, worst",
+    ("TicTacToe-v0", None, -1),
+    (LEDUC, None, -1),
+    (LEDUC, 3.25, -4),
+    (LEDUC, 26, -1),
+)
+def test_forfeit_is_no_better_than_the_worst_end(env, scale, worst):
+    """Leduc's greatest loss is 13 chips."""
+    played = game(env, 2, payoff_scale=scale)
+    played.step("nothing of the kind")
+    assert played.outcomes == [worst, 0.0]
+
+
 @every_row("env, seats", ("TicTacToe-v0", 2), ("Poker-v0", 3), (COUNT_UP, 3))
 def test_allowed_retries_show_notice_and_count_consecutively(env, seats):
     played = game(env, seats, invalid_moves=InvalidMovesConfig(allowed=2))

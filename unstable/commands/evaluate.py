@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from unstable.commands.corrected import (
+    Baseline,
     Lucks,
     baseline_of,
     corrected_lines,
@@ -57,8 +58,7 @@ def evaluate(
 
     With `eval.exploitability.every` in the overrides, also computes and prints exploitability.
     `version` None is the newest. With `baseline`, the number of an earlier version, also prints
-    payoffs with control variates. Raises `ConfigError` for a missing
-    folder or version.
+    payoffs with control variates. Raises `ConfigError` for a missing folder or version.
     """
     folder = RunFolder(run_dir)
     version = checkpoint_of(folder, version)
@@ -82,34 +82,46 @@ def evaluate(
     specs = evaluation_games(resolved.config, version, past)
     named = {seat.player for spec in specs for seat in spec.seats}
     served = [player for player in past if player in named]
-    lucks: dict[str, Lucks] = {}
     counted = exact_games(config) if config.eval.exploitability.every else []
 
     async def play(
         actors: Sequence[Actor], lines: Lines
-    ) -> tuple[list[GameResult], list[Exploitability]]:
+    ) -> tuple[list[GameResult], dict[str, Lucks], list[Exploitability]]:
         for player, actor in product(served, actors):
             await actor.publish(player)
-        fixed = {}
-        if valued is not None:
-            lines.phase("fixing the values of positions")
-            fixed = await fixed_before(actors, resolved.config, valued, specs)
-        lines.phase("evaluating", len(specs))
-        results = await play_evaluation(actors, specs, lines.advance)
-        if valued is not None:
-            lines.phase("computing luck")
-            lucks.update(await lucks_of(actors, resolved.config, valued, fixed, results))
+        results, lucks = await _play(actors, lines, resolved.config, specs, valued)
         if counted:
             lines.phase("computing exploitability")
-        return results, [await exploit(actors, game, PlayerId.policy(version)) for game in counted]
+        own = PlayerId.policy(version)
+        return results, lucks, [await exploit(actors, game, own) for game in counted]
 
-    results, found = run_on_actors(resolved, folder, version, "eval", play)
+    results, lucks, found = run_on_actors(resolved, folder, version, "eval", play)
     scores = evaluation_scores(version, results)
     for line in (*map(score_line, scores), *map(exploitability_line, found)):
         print(line)
     if baseline is not None:
         print(*corrected_lines(version, results, lucks, baseline), sep="\n")
     return scores
+
+
+async def _play(
+    actors: Sequence[Actor],
+    lines: Lines,
+    config: RunConfig,
+    specs: Sequence[GameSpec],
+    baseline: Baseline | None,
+) -> tuple[list[GameResult], dict[str, Lucks]]:
+    """Play an evaluation's games; returns them and, with a baseline, the luck in them by env."""
+    fixed = {}
+    if baseline is not None:
+        lines.phase("fixing the values of positions")
+        fixed = await fixed_before(actors, config, baseline, specs)
+    lines.phase("evaluating", len(specs))
+    results = await play_evaluation(actors, specs, lines.advance)
+    if baseline is None:
+        return results, {}
+    lines.phase("computing luck")
+    return results, await lucks_of(actors, config, baseline, fixed, results)
 
 
 def _past(folder: RunFolder, version: int, config: RunConfig) -> list[PlayerId]:
