@@ -265,7 +265,7 @@ async def test_critic_steps_by_the_values_of_its_checkpoint(tmp_path: Path) -> N
         for action in ("[0 1]", "[1 1]"):
             moves, observation = game.legal_moves(), game.observe()
             states, answers = zip(*state_moves(own, game), strict=True)
-            critic = SavedCritic.read(tmp_path / "0", "here")  # no value depends on earlier ones
+            critic = SavedCritic.read(tmp_path / "0", NIM.key, "here")  # has valued nothing yet
             values = [each[game.seat] for each in critic.values(NIM.key, states[0], answers, 2)]
             (policy,) = await CachedProbabilities(own).of([(observation, moves)])
             expected = dict(zip(moves, mirror_step(policy, values, 1.0), strict=True))

@@ -7,12 +7,10 @@ ones in a game with a small tree, else those of the version's critic of the whol
 import asyncio
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from unstable.commands.finished import LEARNERS_FILE
 from unstable.commands.prepare import exact_games
-from unstable.config import CheckpointOpponent, ConfigError, GameConfig, RunConfig, VRPOConfig
+from unstable.config import CheckpointOpponent, ConfigError, GameConfig, RunConfig
 from unstable.games.services import lists_legal_moves, prompt_style
 from unstable.league.evaluation import (
     by_deal,
@@ -46,7 +44,8 @@ class Baseline(NamedTuple):
     version: int
     trees: Mapping[str, Tree]  # by game
     measured: Mapping[str, Shares]  # policies in the run's folder, by game
-    criticized: Collection[str]  # games that its checkpoint's state critic values
+    others: Collection[str]  # games without a tree, which the critic values
+    critic: Mapping[str, Any] | None  # of the whole state, from its checkpoint
 
     def lacking(self) -> list[str]:
         """Return the games whose policy its checkpoint must tell."""
@@ -55,12 +54,13 @@ class Baseline(NamedTuple):
 
 def baseline_of(folder: RunFolder, version: int, config: RunConfig) -> Baseline:
     """Return the baseline of a version; raises `ConfigError` if it cannot be one."""
+    from unstable.models.checkpoint import read_critic  # imports torch
+
     place = f"--baseline = {version}"
     games = exact_games(config)
     others = [game.key for game in config.games if game.key not in games and _replays(game)]
-    if not _has_critic(config, folder.checkpoint(version)):
-        others = []
-    if not games and not others:
+    critic = read_critic(folder.checkpoint(version)) if others else None
+    if not games and critic is None:
         raise ConfigError(
             f"{place}: no game of this run can be solved exactly, and {folder.checkpoint(version)} "
             "has no critic of kind network that sees the state; leave it out"
@@ -73,7 +73,7 @@ def baseline_of(folder: RunFolder, version: int, config: RunConfig) -> Baseline:
         for game, shares in read_policy(folder, version, Skipped()).items()
         if game in trees and _fits(trees[game], shares)
     }
-    found = Baseline(version, trees, measured, others)
+    found = Baseline(version, trees, measured, others if critic else [], critic)
     if found.lacking() and version not in folder.versions():
         known = sorted({*folder.versions(), *folder.measured()})
         raise ConfigError(
@@ -81,15 +81,6 @@ def baseline_of(folder: RunFolder, version: int, config: RunConfig) -> Baseline:
             f"{', '.join(map(str, known))}"
         )
     return found
-
-
-def _has_critic(config: RunConfig, checkpoint: Path) -> bool:
-    """Return whether a checkpoint of the run has a network that values moves of whole states."""
-    algorithm = config.learner.algorithm
-    if not isinstance(algorithm, VRPOConfig):
-        return False
-    suits = algorithm.critic.sees == "state" and algorithm.critic.kind == "network"
-    return suits and (checkpoint / LEARNERS_FILE).is_file()
 
 
 def _replays(game: GameConfig) -> bool:
@@ -188,15 +179,13 @@ async def lucks_of(
         )
         for env, own in fixed.items()
     }
-    for env in baseline.criticized:
+    for env in baseline.others:
+        assert baseline.critic is not None, "it values these games"
         games = [each for each in results if each.spec.env == env]
         known = known_players(config, {seat for each in games for seat in each.spec.seats})
         count = len(actors)
         parts = await asyncio.gather(
-            *(
-                actor.luck(games[n::count], baseline.version, known)
-                for n, actor in enumerate(actors)
-            )
+            *(actor.luck(games[n::count], baseline.critic, known) for n, actor in enumerate(actors))
         )
         order = [each.spec.game_id for n in range(count) for each in games[n::count]]
         lucks = [luck for part in parts for luck in part]

@@ -343,7 +343,7 @@ class TrackingConfig(Section):
     tensorboard: bool = False
     """also write events for TensorBoard, in tensorboard/ of the run's folder"""
     sinks: Annotated[list[str], ONE_IS_A_LIST] = []
-    """custom sinks, each module:Class (docs/tracking.md)"""
+    """further sinks: trackio, mlflow or module:Class (docs/tracking.md)"""
     dashboard: Switch = Field("auto", description="live dashboard; auto: on a terminal")
     keep_checkpoints: PositiveInt = 5
     """newest checkpoints kept; older ones keep only adapters of opponents, start and best"""

@@ -1,5 +1,6 @@
 """The policy gradient over all legal moves: each move of each prompt as a weighted example."""
 
+from collections import Counter
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -24,8 +25,8 @@ class MovesVisited(NamedTuple):
     logprobs: list[Tensor]  # by token
     visits_L: Floats  # of the prompt, or their roots with the same sum
     advantages_L: Floats  # mean over the states behind the prompt
-    margins_L: Floats  # of the state over an unlisted answer, the same mean
-    unlisted: float  # value of unlisted answers: `FORFEIT`, or that of the worst move if it is less
+    values_L: Floats  # of the prompt, the same mean
+    floors_L: Floats  # of the prompt: `FORFEIT`, or the value of its worst move if that is less
 
     @classmethod
     def of(
@@ -38,8 +39,6 @@ class MovesVisited(NamedTuple):
         corrections_A: Floats | None,
     ) -> Self:
         """Average the advantages Q - V of a prompt's moves over the states behind the prompt.
-
-        So are margins, V - `unlisted`, by which the probability of all legal moves together grows.
 
         These are the states of recent updates, by their weights, and a prompt counts by the root of
         its visits: between the gradient of the mean reward, by visits, and a step of mirror
@@ -56,11 +55,14 @@ class MovesVisited(NamedTuple):
         else:
             weights_P = np.bincount(points_S, minlength=len(means_PK)).astype(np.float64)
             examples_P = weights_P > 0
-        weights_M, unlisted = weights_P[owners_M], min(FORFEIT, float(values_PK.min()))
+        weights_M = weights_P[owners_M]
         chosen_L = np.unique(answers_M[examples_P[owners_M]])
         visits_L: Floats = np.bincount(answers_M, weights_M)[chosen_L].astype(np.float64)
         advantages_L = np.bincount(answers_M, weights_M * advantages_M)[chosen_L] / visits_L
-        margins_L = np.bincount(answers_M, weights_M * values_M)[chosen_L] / visits_L - unlisted
+        values_L = np.bincount(answers_M, weights_M * values_M)[chosen_L] / visits_L
+        floors_A = np.full(len(experience.logprobs), FORFEIT)
+        worst_P = np.minimum.reduceat(advantages_M + values_M, experience.starts_P)
+        np.minimum.at(floors_A, answers_M, worst_P[owners_M])
         if corrections_A is None:
             roots_L = np.sqrt(visits_L)
             visits_L = roots_L * visits_L.sum() / roots_L.sum()
@@ -78,8 +80,8 @@ class MovesVisited(NamedTuple):
             logprobs=[experience.logprobs[index] for index in chosen_L],
             visits_L=visits_L,
             advantages_L=advantages_L,
-            margins_L=margins_L,
-            unlisted=unlisted,
+            values_L=values_L,
+            floors_L=floors_A[chosen_L],
         )
 
     def examples(
@@ -88,22 +90,28 @@ class MovesVisited(NamedTuple):
         """Return every move as an example, weighted by its visits and its probability.
 
         With weights whose mean over tokens is 1 it is the gradient of the expectation over moves.
-        Answers that are not listed, such as illegal ones, remain as sampled: margins count them as
-        worth `unlisted`, so their advantage is the rest to their targets [U].
+        All answers that are not listed, such as illegal ones, count as worth the prompt's floor:
+        margins, its value over the floor, raise the probability of the listed moves together.
+        Sampled ones, with their targets [U] over the floor, correct that.
         """
+        prompts = [tuple(sample.prompt_ids) for sample in self.samples]
+        places = {prompt: place for place, prompt in enumerate(prompts)}
+        turns = [tuple(sample.prompt_ids) for sample in batch.token_samples]
+        places_U = np.array([places[turns[index]] for index in unlisted], int)
+        counts = Counter(turns)
+        counts_U = np.array([counts[turns[index]] for index in unlisted])
+        weights_U = weights_U * self.visits_L[places_U] / counts_U
         samples = [*self.samples, *(batch.token_samples[index] for index in unlisted)]
         shares_L = np.exp([float(each.double().sum()) for each in self.logprobs])
         weights_S = np.concatenate([self.visits_L * shares_L, weights_U])
         lengths_S = np.array([sample.num_scored for sample in samples])
-        prompts: dict[tuple[int, ...], int] = {}
-        sequences = [prompts.setdefault(tuple(s.prompt_ids), len(prompts)) for s in samples]
         return Examples(
             samples=samples,
             roles_S=[*self.roles, *(batch.roles_S[index] for index in unlisted)],
-            sequences_S=np.array(sequences),
-            advantages_S=np.concatenate([self.advantages_L, targets_U - self.unlisted]),
+            sequences_S=np.array([places[tuple(sample.prompt_ids)] for sample in samples]),
+            advantages_S=np.concatenate([self.advantages_L, targets_U - self.floors_L[places_U]]),
             weights_S=weights_S * lengths_S.sum() / (weights_S * lengths_S).sum(),
             chosen=np.flatnonzero(weights_S > 0),
             behavior=None,
-            margins_S=np.concatenate([self.margins_L, np.zeros(len(unlisted))]),
+            margins_S=np.concatenate([self.values_L - self.floors_L, np.zeros(len(unlisted))]),
         )

@@ -93,9 +93,12 @@ class Actor(Protocol):
         """
 
     async def luck(
-        self, results: Sequence[GameResult], version: int, known: Mapping[SeatSpec, PlayerId | str]
+        self,
+        results: Sequence[GameResult],
+        critic: Mapping[str, Any],
+        known: Mapping[SeatSpec, PlayerId | str],
     ) -> list[list[float]]:
-        """Return each seat's luck in each game, by the state critic of a version's checkpoint.
+        """Return each seat's luck in each game, by a critic that `models.read_critic` has read.
 
         Moves of the `known` players are draws: local models that sample single free answers at
         temperature 1, and built-in programs by kind.

@@ -68,6 +68,18 @@ def read_checkpoint(folder: Path) -> tuple[Adapter, dict[str, Any]]:
     return read_adapter(folder, folder.name), state
 
 
+def read_critic(folder: Path) -> Mapping[str, Any] | None:
+    """Read the network with which a checkpoint's critic values moves of whole states.
+
+    Returns None if it has none; raises `ConfigError` if its state is damaged.
+    """
+    if not (folder / STATE_FILE).is_file():
+        return None
+    critic = read_checkpoint(folder)[1]["algorithm"].get("critic", {})
+    found = critic.get("sees") == "state" and "network" in critic["model"]
+    return critic["model"] if found else None
+
+
 def damage_of(folder: Path) -> str | None:
     """Return the defect of the learner's state in a checkpoint; None if it is sound.
 

@@ -221,18 +221,21 @@ class LocalActor(protocols.Actor):
         return self._exploiters[game]
 
     async def luck(
-        self, results: Sequence[GameResult], version: int, known: Mapping[SeatSpec, PlayerId | str]
+        self,
+        results: Sequence[GameResult],
+        critic: Mapping[str, Any],
+        known: Mapping[SeatSpec, PlayerId | str],
     ) -> list[list[float]]:
         from unstable.learners.saved_critic import SavedCritic  # imports torch
 
-        critic = SavedCritic.read(self._folder.checkpoint(version), f"--baseline = {version}")
-        games, limit = self._config.game_by_key, asyncio.Semaphore(_REPLAYED_AT_ONCE)
+        values, games = SavedCritic(critic), self._config.game_by_key
+        limit = asyncio.Semaphore(_REPLAYED_AT_ONCE)
 
         async def of(result: GameResult) -> list[float]:
             env = result.spec.env
             async with limit:
                 model = self.collector.players.asked(env)
-                return await MoveLuck(games[env], critic, model).of(result, known)
+                return await MoveLuck(games[env], values, model).of(result, known)
 
         return await asyncio.gather(*map(of, results))
 

@@ -8,6 +8,7 @@ exact, from the whole tree, so only games whose tree can be grown can be searche
 import asyncio
 from functools import partial
 from random import Random
+from typing import TYPE_CHECKING
 
 from unstable.collectors.players.base import (
     OpponentPlayer,
@@ -35,13 +36,15 @@ from unstable.games.services import (
     prompt_style,
     why_not_solved,
 )
-from unstable.learners.saved_critic import SavedCritic
 from unstable.processes.worker import Worker
 from unstable.solving.best_response import PolicyValues
 from unstable.solving.solver import answering
 from unstable.solving.tree import MOST_NODES, Tree
 from unstable.types import Answer, Observation, SeatSpec
 from unstable.types.seeds import derive_seed
+
+if TYPE_CHECKING:
+    from unstable.learners.saved_critic import SavedCritic
 
 
 class SearchPlayer(OpponentPlayer):
@@ -57,8 +60,7 @@ class SearchPlayer(OpponentPlayer):
         self._tree: Tree | None = None
         self._values: ActionValues = RolloutValues(self._policy, opponent.continuations)
         if opponent.values == "critic":
-            critic = SavedCritic.read(opponent.adapter_folder, opponent.key)
-            self._values = CriticValues(critic, model)
+            self._values = CriticValues(_critic(opponent, game, opponent.key), model)
 
     @classmethod
     def check(cls, opponent: FixedOpponent, game: GameConfig, field: str) -> None:
@@ -85,7 +87,7 @@ class SearchPlayer(OpponentPlayer):
                 raise ConfigError(
                     f"{place}: values = critic needs perfect information; set values to rollouts"
                 )
-            SavedCritic.read(opponent.adapter_folder, place)
+            _critic(opponent, game, place)
         elif opponent.values == "exact" or not is_open(game):
             _check_tree(game, place)
 
@@ -150,6 +152,13 @@ class SearchPlayer(OpponentPlayer):
             policy = {node.key: dict(zip(node.actions, p, strict=True)) for node, p in pairs}
             self._values = ExactValues(PolicyValues(tree, policy, forfeits=False), scale)
         self._tree = tree
+
+
+def _critic(opponent: SearchOpponent, game: GameConfig, place: str) -> "SavedCritic":
+    """Return the critic in the opponent's checkpoint; raises `ConfigError` that begins `place`."""
+    from unstable.learners.saved_critic import SavedCritic  # imports torch
+
+    return SavedCritic.read(opponent.adapter_folder, game.key, place)
 
 
 def is_open(game: GameConfig) -> bool:

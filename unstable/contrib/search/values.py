@@ -4,15 +4,17 @@ import asyncio
 import math
 from collections.abc import Sequence
 from random import Random
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from unstable.collectors.players.model import ModelPlayer, legal_answers
 from unstable.contrib.search.beliefs import Belief, Line, after
 from unstable.games.game import Game
-from unstable.learners.saved_critic import SavedCritic
 from unstable.solving.best_response import PolicyValues
 from unstable.solving.tree import Shown, as_key
 from unstable.types import Observation
+
+if TYPE_CHECKING:
+    from unstable.learners.saved_critic import SavedCritic
 
 Question = tuple[Observation, Sequence[str]]
 """An observation of the seat to move, and its legal actions."""
@@ -123,7 +125,7 @@ async def _step(lines: Sequence[Line], moves: Sequence[str]) -> None:
 class CriticValues:
     """Values by a checkpoint's critic of the whole state, in games of perfect information."""
 
-    def __init__(self, critic: SavedCritic, model: ModelPlayer) -> None:
+    def __init__(self, critic: "SavedCritic", model: ModelPlayer) -> None:
         self._critic, self._model = critic, model
 
     async def of(self, belief: Belief, seat: int, moves: Sequence[str], rng: Random) -> list[float]:

@@ -13,12 +13,13 @@ from mlflow.exceptions import MlflowException
 
 from unstable.config import ConfigError, RunConfig
 from unstable.records.folder import RunFolder
+from unstable.records.reading import read_rows
 from unstable.tracking.sinks.base import Row, Sink
 
 EXPERIMENT = "MLFLOW_EXPERIMENT_NAME"
 FOLDER = "run_dir"
 """Tag by which a resumed run finds its own."""
-_AT_ONCE = 100  # MLflow accepts no more parameters in a request
+_PARAMS, _METRICS = 100, 1000  # MLflow accepts no more in a request
 _REFUSED = re.compile(r"[^\w\-. :/]")  # characters that MLflow's names cannot have
 
 
@@ -33,6 +34,7 @@ class MlflowRun(Sink):
 
     def __init__(self, config: RunConfig, folder: RunFolder) -> None:
         logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)  # else on the screen
+        self._sent: Any = None  # the last rows on their way
         try:
             self._client = MlflowClient()
             self._id = self._open(os.environ.get(EXPERIMENT, "unstable"), config, folder)
@@ -48,16 +50,16 @@ class MlflowRun(Sink):
         found = client.get_experiment_by_name(experiment)
         number = client.create_experiment(experiment) if found is None else found.experiment_id
         quote = '"' if "'" in place else "'"
-        known = client.search_runs([number], f"tags.`{FOLDER}` = {quote}{place}{quote}")
-        if known:
-            client.set_terminated(known[0].info.run_id, "RUNNING")
-            return str(known[0].info.run_id)
+        if read_rows(folder.metrics):  # a resume
+            for known in client.search_runs([number], f"tags.`{FOLDER}` = {quote}{place}{quote}"):
+                client.update_run(known.info.run_id, "RUNNING")
+                return str(known.info.run_id)
         tags = {FOLDER: place, **dict.fromkeys(config.tracking.tags, "")}
         name = config.tracking.name or folder.root.name
         run = client.create_run(number, tags=tags, run_name=name).info.run_id
         params = [Param(*each) for each in _leaves("", config.model_dump(mode="json"))]
-        for start in range(0, len(params), _AT_ONCE):
-            client.log_batch(run, params=params[start : start + _AT_ONCE])
+        for start in range(0, len(params), _PARAMS):
+            client.log_batch(run, params=params[start : start + _PARAMS])
         return str(run)
 
     def row(self, row: Row) -> None:
@@ -68,7 +70,9 @@ class MlflowRun(Sink):
             Metric(_REFUSED.sub("_", name), float(value), now, version)
             for name, value in given.items()
         ]
-        self._client.log_batch(self._id, metrics=metrics)
+        for start in range(0, len(metrics), _METRICS):
+            part = metrics[start : start + _METRICS]
+            self._sent = self._client.log_batch(self._id, metrics=part, synchronous=False)
 
     def end(self, reason: str, report: Path | None) -> None:
         """Log the reason and the report."""
@@ -77,7 +81,9 @@ class MlflowRun(Sink):
             self._client.log_artifact(self._id, str(report))
 
     def close(self) -> None:
-        """End the run."""
+        """Wait for what is not yet sent, and end the run."""
+        if self._sent is not None:
+            self._sent.wait()
         self._client.set_terminated(self._id)
 
 

@@ -10,6 +10,7 @@ import trackio
 
 from unstable.config import RunConfig
 from unstable.records.folder import RunFolder
+from unstable.records.reading import read_rows
 from unstable.tracking.sinks.base import Row, Sink
 
 
@@ -29,7 +30,7 @@ class TrackioRun(Sink):
                 os.environ.get("TRACKIO_PROJECT", "unstable"),
                 name=config.tracking.name or folder.root.name,
                 config=config.model_dump(mode="json"),
-                resume="allow",
+                resume="allow" if read_rows(folder.metrics) else "never",
                 embed=False,
                 auto_log_gpu=False,  # rows have the machine's usage
                 auto_log_cpu=False,

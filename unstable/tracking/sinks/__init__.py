@@ -74,9 +74,10 @@ def own_sinks(config: RunConfig, callbacks: Sequence[Callback] = ()) -> list[Sin
     """Return the makers of custom sinks; raises `ConfigError` for one that cannot be called."""
     makers = []
     for index, target in enumerate(config.tracking.sinks):
-        field, known = f"tracking.sinks.{index}", registered("sinks")
+        field, known = f"tracking.sinks.{index}", {} if ":" in target else registered("sinks")
         path = known[target].value if target in known else target
-        make = check_target(field, path, f"write {', '.join(known)}, or {REMEDY}", config, None)
+        remedy = f"write {' or '.join(known)}, or {REMEDY}" if known else REMEDY
+        make = check_target(field, path, remedy, config, None)
         makers.append(_maker(f"{field} = {shown(target)}", make))
     for index, callback in enumerate(callbacks):
         place = f"callbacks.{index} = {shown(repr(callback))}"
