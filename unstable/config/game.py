@@ -17,11 +17,11 @@ class InvalidMovesConfig(Section):
     allowed: NonNegativeInt = 0
     """consecutive invalid moves that a seat may make before it forfeits"""
     forfeit_reward: float | None = None
-    """outcome of a seat that forfeits, and of its team; null: the game's worst, usually -1"""
+    """outcome of a seat that forfeits, and of its team; null: the worst declared one, or -1"""
     others_reward: float = Field(0.0, description="outcome of the other seats of a forfeited game")
 
-    def forfeit(self, worst: float = -1.0) -> float:
-        """Return the outcome of a seat that forfeits a game whose worst outcome is `worst`."""
+    def outcome(self, worst: float = -1.0) -> float:
+        """Return the outcome of a seat that forfeits a game that declares `worst` as its worst."""
         return min(worst, -1.0) if self.forfeit_reward is None else self.forfeit_reward
 
 

@@ -264,12 +264,11 @@ class Game:
 
     def _end_by_forfeit(self, seat: int, why: str) -> None:
         policy = self.config.invalid_moves
-        worst = -1.0 if self.stakes is None else -self.stakes / self.payoff_scale
         self.done = True
         self.forfeit = seat
         self.outcomes = [policy.others_reward] * self.config.seats
         for lost in next((team for team in self._teams if seat in team), (seat,)):
-            self.outcomes[lost] = policy.forfeit(worst)
+            self.outcomes[lost] = policy.outcome(-(self.stakes or 0.0) / self.payoff_scale)
         number = self._numbers[seat]
         self.reason = f"Player {number} forfeits by an invalid move: {why}".removesuffix(": ")
 

@@ -23,7 +23,7 @@ KnownPlayer = PlayerId | str
 class MoveLuck:
     """Luck in the moves of a game's players with known probabilities, which needs no tree.
 
-    Draws of chance, whose outcomes only a tree lists, are left out, so is their luck.
+    Draws of chance, whose outcomes only a tree lists, are left out, and so is their luck.
     """
 
     def __init__(self, game: GameConfig, critic: "SavedCritic", model: ModelPlayer) -> None:

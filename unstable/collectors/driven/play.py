@@ -322,7 +322,7 @@ def _result(play: _DrivenPlay, posted: Posted, seconds: float) -> GameResult:
     elif posted.forfeit is not None:
         outcomes = [config.invalid_moves.others_reward] * seats
         for seat in next(side for side in config.sides if posted.forfeit in side):
-            outcomes[seat] = config.invalid_moves.forfeit()
+            outcomes[seat] = config.invalid_moves.outcome()
     return GameResult(
         spec=play.spec,
         turns=turns,

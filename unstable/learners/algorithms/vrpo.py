@@ -31,7 +31,9 @@ class VRPO(Surrogate):
         plain = super().loss(tokens)
         terms_N = proximal_terms(tokens.logprobs_N, tokens.old_logprobs_N, tokens.turns_N)
         terms_N = self.config.proximal * terms_N
-        if tokens.margins_N is not None:  # not clipped: they move moves together, not apart
+        if (
+            tokens.margins_N is not None
+        ):  # not clipped: a margin moves all listed moves of a prompt alike
             ratios_N = policy_ratios(tokens.logprobs_N, tokens.old_logprobs_N, tokens.turns_N)
             terms_N = terms_N - tokens.margins_N * ratios_N
         lengths_N = sequence_sums(torch.ones_like(terms_N), tokens.turns_N)
