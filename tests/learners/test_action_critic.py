@@ -266,7 +266,7 @@ def test_corrected_mean_over_all_games_is_true_gradient_for_any_q(model, kind, s
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_step_over_all_moves_has_gradient_by_enumeration(model, gradients, kind) -> None:
-    """A prompt with one turn, and one with three turns in two states, of which one is illegal."""
+    """Two prompts with two turns each, in different states; one answer is illegal."""
 
     def make() -> Any:
         learner = make_learner(model, algorithm=vrpo(kind=kind), micro_batch_size=50)
@@ -276,30 +276,29 @@ def test_step_over_all_moves_has_gradient_by_enumeration(model, gradients, kind)
     same: dict[str, Any] = {"temperature": HOT, "moves": MOVES, "logprobs": [-2.0, -0.1]}
     turns = [
         make_sample([1, 2], [4, 0], 1.0, **same),
-        make_sample([1, 3], [6, 0], 0.5, game_id=1, **same),
-        make_sample([1, 3], [9, 0], -2.0, game_id=2, **same),
-        make_sample([1, 3], [5, 0], -1.0, game_id=3, state=[9, 9], **same),
+        make_sample([1, 2], [5, 0], -1.0, game_id=1, state=[9, 9], **same),
+        make_sample([1, 3], [6, 0], 0.5, game_id=2, **same),
+        make_sample([1, 3], [9, 0], -2.0, game_id=3, **same),
     ]
     flat = FlatBatch(make_batch(turns))
     learner, before = make(), make()
     learner.update(flat.batch)
     learner.critic.estimate(flat, flat.turn_rewards_S, np.ones(4), before.scorer, learns=False)
     values_PK = learner.critic.model.values()  # 3 points of 3 moves
-    for place, chosen, reward in ((0, 0, 1.0), (1, 2, 0.5), (2, 1, -1.0)):
+    for place, chosen, reward in ((0, 0, 1.0), (1, 1, -1.0), (2, 2, 0.5)):
         values_PK[3 * place + chosen, 0] = (reward + 2 * values_PK[3 * place + chosen, 0]) / 3
-    first_M, second_M, third_M = torch.from_numpy(values_PK[:, 0]).float().split(3)
+    rows = (0, 3, 6, 6)
     expected_reward = torch.zeros(())
-    for prompt, count, values_M, states in (
-        ([1, 2], 1, first_M, [first_M]),
-        ([1, 3], 3, (2 * second_M + third_M) / 3, [second_M, third_M]),
-    ):
-        own_A = logprobs(before, prompt).sum(1)
-        likely_M, floor = own_A[LEGAL].exp(), min(-1.0, *(float(each.min()) for each in states))
-        mean = likely_M @ values_M + (1 - likely_M.sum()) * floor
-        expected_reward = expected_reward + math.sqrt(count) * mean
-        if count == 3:
-            rest = (-2.0 - floor) * own_A[ANSWERS.index([9, 0])] / count
-            expected_reward = expected_reward + math.sqrt(count) * rest
+    for place, turn in enumerate(turns):
+        own_A = logprobs(before, turn.tokens.prompt_ids).sum(1)
+        likely_M = own_A[LEGAL].exp()
+        shares_M = (likely_M / likely_M.sum()).detach()
+        values_M = torch.from_numpy(values_PK[rows[place] : rows[place] + 3, 0]).float()
+        value = shares_M @ values_M
+        expected_reward = expected_reward + likely_M @ (values_M - value)
+        if place == 3:
+            illegal = own_A[ANSWERS.index([9, 0])]
+            expected_reward = expected_reward + (-2.0 - value) * illegal
     parameters = before.policy.trained.parameters
     expected = torch.cat([g.flatten() for g in torch.autograd.grad(-expected_reward, parameters)])
     found = gradients[0][: len(expected)]

@@ -16,7 +16,7 @@ from unstable.learners.losses import (
     kl_penalties,
     masked_weights,
     policy_ratios,
-    proximal_terms,
+    proximal_loss,
     sequence_mask,
     truncated_weights,
 )
@@ -192,13 +192,12 @@ def plain_logprobs(hidden, head, targets, temperatures):
     return logprobs.gather(1, targets[:, None])[:, 0], entropies
 
 
-def test_proximal_terms_over_all_moves_are_kl_to_old_policy():
+def test_proximal_loss_over_all_moves_is_kl_to_old_policy():
     """Two moves, of two and one tokens, weighted by the old policy, which is normalized."""
     now = torch.tensor([math.log(0.9), math.log(0.8), math.log(0.28)], requires_grad=True)
     old_N = torch.tensor([math.log(0.5), math.log(0.8), math.log(0.6)])
     turns_N, weights_N = torch.tensor([0, 0, 1]), torch.tensor([0.4, 0.4, 0.6])
-    shares_N = weights_N / torch.tensor([2.0, 2.0, 1.0])  # a turn's term once
-    value = (shares_N * proximal_terms(now, old_N, turns_N)).sum()
+    value = proximal_loss(now, old_N, turns_N, normalizer=1 / weights_N)
     kl = 0.72 * math.log(0.72 / 0.4) + 0.28 * math.log(0.28 / 0.6)
     assert value.item() == pytest.approx(kl)
     value.backward()
@@ -206,7 +205,8 @@ def test_proximal_terms_over_all_moves_are_kl_to_old_policy():
     assert now.grad.tolist() == pytest.approx(
         [0.72 * math.log(1.8)] * 2 + [0.28 * math.log(0.28 / 0.6)]
     )
-    assert proximal_terms(old_N, old_N, turns_N).tolist() == pytest.approx([0.0] * 3, abs=1e-7)
+    at_old = proximal_loss(old_N, old_N, turns_N, normalizer=1.0)
+    assert at_old.item() == pytest.approx(0.0, abs=1e-7)
 
 
 def test_gradient_of_near_certain_token_survives_bfloat16():

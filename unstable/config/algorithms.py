@@ -187,13 +187,6 @@ class VRPOConfig(SurrogateConfig):
     proximal: NonNegativeFloat = 0.5
     """loss weight of a move's KL to the policy before the update, in reward per nat; 0: none"""
 
-    @model_validator(mode="after")
-    def _over_all_moves(self) -> Self:
-        if self.critic.gradient == "all":
-            for name in ("ratio", "truncated_weight", "top_advantage_fraction"):
-                self.refuse(name, "requires critic.gradient = sampled; leave it out, or set that")
-        return self
-
     @property
     def moves_needed(self) -> MovesKept:
         return "state" if self.critic.sees == "state" else "legal"

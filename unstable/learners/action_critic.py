@@ -83,7 +83,7 @@ class ActionCritic:
         self.metrics |= _mismatch(batch, turns, played_S, experience.logprobs)
         means_SK = experience.means(shares_M, values_PK)[points_S]
         moves_SK = values_PK[experience.pairs_M[chosen_S]]
-        advantages_S, corrections_S, targets_S = self._of_turns(turns, means_SK, moves_SK)
+        advantages_S, corrections_S = self._of_turns(turns, means_SK, moves_SK)
         if config.gradient == "sampled":
             return Estimate(advantages_S)
         corrections_A: Floats | None = None
@@ -94,14 +94,14 @@ class ActionCritic:
         moves = MovesVisited.of(
             experience, points_S, examples_P, values_PK, shares_M, corrections_A
         )
-        examples = moves.examples(batch, unlisted, targets_S[unlisted], weights_S[unlisted])
+        examples = moves.examples(batch, unlisted, advantages_S[unlisted], weights_S[unlisted])
         logprobs = [*moves.logprobs, *logprobs[len(asked) :]]
         return Estimate(advantages_S, examples=examples, logprobs=logprobs)
 
     def _of_turns(
         self, turns: Transitions, means_SK: Floats, moves_SK: Floats
-    ) -> tuple[Floats, Floats, Floats]:
-        """Advantages [S] of the answers, their part that corrects the critic's errors, and targets.
+    ) -> tuple[Floats, Floats]:
+        """Advantages [S] of the answers, and the part [S] that corrects the critic's errors.
 
         `means_SK` are the values of the turns' states, `moves_SK` those of their listed moves.
         """
@@ -116,8 +116,7 @@ class ActionCritic:
         errors_SK = targets_SK - np.where(listed_S1, played_SK, means_SK)
         rest_SK = turns.sums_to_end(errors_SK) - np.where(listed_S1, 0.0, errors_SK)
         corrections_S = self.config.correction * rest_SK[of_seat]
-        targets_S = played_S + corrections_S
-        return targets_S - values_S, corrections_S, targets_S
+        return played_S - values_S + corrections_S, corrections_S
 
     def _learn(self, experience: Experience, counted: Outcomes, shares_M: Floats) -> None:
         """Step the model on pairs that are drawn by the root of how often they were played."""

@@ -1,6 +1,5 @@
 """The policy gradient over all legal moves: each move of each prompt as a weighted example."""
 
-from collections import Counter
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -9,9 +8,6 @@ from torch import Tensor
 from unstable.learners.batch import Examples, FlatBatch, Floats, Ints, Mask, Role
 from unstable.learners.experience import Experience
 from unstable.types import TokenSample
-
-FORFEIT = -1.0
-"""Greatest value that an answer counts for if it is not a listed move."""
 
 
 class MovesVisited(NamedTuple):
@@ -25,8 +21,6 @@ class MovesVisited(NamedTuple):
     logprobs: list[Tensor]  # by token
     visits_L: Floats  # of the prompt, or their roots with the same sum
     advantages_L: Floats  # mean over the states behind the prompt
-    values_L: Floats  # of the prompt, the same mean
-    floors_L: Floats  # of the prompt: `FORFEIT`, or the value of its worst move if that is less
 
     @classmethod
     def of(
@@ -48,8 +42,7 @@ class MovesVisited(NamedTuple):
         owners_M, answers_M = experience.owners_M, experience.answers_M
         seats_M = experience.seats_P[owners_M]
         means_PK = experience.means(shares_M, values_PK)
-        values_M = means_PK[owners_M, seats_M]
-        advantages_M = values_PK[experience.pairs_M, seats_M] - values_M
+        advantages_M = values_PK[experience.pairs_M, seats_M] - means_PK[owners_M, seats_M]
         if corrections_A is None:
             weights_P = experience.weights(shares_M)
         else:
@@ -59,10 +52,6 @@ class MovesVisited(NamedTuple):
         chosen_L = np.unique(answers_M[examples_P[owners_M]])
         visits_L: Floats = np.bincount(answers_M, weights_M)[chosen_L].astype(np.float64)
         advantages_L = np.bincount(answers_M, weights_M * advantages_M)[chosen_L] / visits_L
-        values_L = np.bincount(answers_M, weights_M * values_M)[chosen_L] / visits_L
-        floors_A = np.full(len(experience.logprobs), FORFEIT)
-        worst_P = np.minimum.reduceat(advantages_M + values_M, experience.starts_P)
-        np.minimum.at(floors_A, answers_M, worst_P[owners_M])
         if corrections_A is None:
             roots_L = np.sqrt(visits_L)
             visits_L = roots_L * visits_L.sum() / roots_L.sum()
@@ -80,38 +69,28 @@ class MovesVisited(NamedTuple):
             logprobs=[experience.logprobs[index] for index in chosen_L],
             visits_L=visits_L,
             advantages_L=advantages_L,
-            values_L=values_L,
-            floors_L=floors_A[chosen_L],
         )
 
     def examples(
-        self, batch: FlatBatch, unlisted: Ints, targets_U: Floats, weights_U: Floats
+        self, batch: FlatBatch, unlisted: Ints, advantages_U: Floats, weights_U: Floats
     ) -> Examples:
         """Return every move as an example, weighted by its visits and its probability.
 
         With weights whose mean over tokens is 1 it is the gradient of the expectation over moves.
-        All answers that are not listed, such as illegal ones, count as worth the prompt's floor:
-        margins, its value over the floor, raise the probability of the listed moves together.
-        Sampled ones, with their targets [U] over the floor, correct that.
+        Answers that are not listed, such as illegal ones, remain as sampled.
         """
-        prompts = [tuple(sample.prompt_ids) for sample in self.samples]
-        places = {prompt: place for place, prompt in enumerate(prompts)}
-        turns = [tuple(sample.prompt_ids) for sample in batch.token_samples]
-        places_U = np.array([places[turns[index]] for index in unlisted], int)
-        counts = Counter(turns)
-        counts_U = np.array([counts[turns[index]] for index in unlisted])
-        weights_U = weights_U * self.visits_L[places_U] / counts_U
         samples = [*self.samples, *(batch.token_samples[index] for index in unlisted)]
         shares_L = np.exp([float(each.double().sum()) for each in self.logprobs])
         weights_S = np.concatenate([self.visits_L * shares_L, weights_U])
         lengths_S = np.array([sample.num_scored for sample in samples])
+        prompts: dict[tuple[int, ...], int] = {}
+        sequences = [prompts.setdefault(tuple(s.prompt_ids), len(prompts)) for s in samples]
         return Examples(
             samples=samples,
             roles_S=[*self.roles, *(batch.roles_S[index] for index in unlisted)],
-            sequences_S=np.array([places[tuple(sample.prompt_ids)] for sample in samples]),
-            advantages_S=np.concatenate([self.advantages_L, targets_U - self.floors_L[places_U]]),
+            sequences_S=np.array(sequences),
+            advantages_S=np.concatenate([self.advantages_L, advantages_U]),
             weights_S=weights_S * lengths_S.sum() / (weights_S * lengths_S).sum(),
             chosen=np.flatnonzero(weights_S > 0),
             behavior=None,
-            margins_S=np.concatenate([self.values_L - self.floors_L, np.zeros(len(unlisted))]),
         )

@@ -145,7 +145,6 @@ class Examples:
     weights_S: Floats  # gradient weights, in [0, 1]
     chosen: Ints  # indices of the samples that optimizer steps use
     behavior: Sequence[Tensor] | None  # logprobs at sampling; None: not sampled
-    margins_S: Floats | None = None  # value of the prompt over an unlisted answer
 
     @classmethod
     def turns(cls, batch: FlatBatch, advantages_S: Floats, weights_S: Floats, chosen: Ints) -> Self:

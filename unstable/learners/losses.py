@@ -129,16 +129,20 @@ def kl_penalties(logprobs_N: Tensor, reference_logprobs_N: Tensor) -> Tensor:
     return torch.expm1(clamped_N) - clamped_N
 
 
-def proximal_terms(logprobs_N: Tensor, old_logprobs_N: Tensor, turns_N: Tensor) -> Tensor:
+def proximal_loss(
+    logprobs_N: Tensor, old_logprobs_N: Tensor, turns_N: Tensor, *, normalizer: float | Tensor
+) -> Tensor:
     """KL(now || old) over answers weighted by the old policy: ratio * log(ratio) - ratio + 1.
 
-    Ratios are of whole turns, whose tokens [N] have equal terms. It holds a step near the old
-    policy where a clip only ends the gradient, as the Bregman divergence of mirror descent does:
+    Ratios are of whole turns; their tokens share a turn's term. It holds a step near the old policy
+    where a clip only ends the gradient, as the Bregman divergence of mirror descent does:
     https://arxiv.org/abs/2005.09814.
     """
     differences_N = logprobs_N - old_logprobs_N
     sums_N = sequence_sums(differences_N, turns_N).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
-    return sums_N.exp() * (sums_N - 1) + 1
+    lengths_N = sequence_sums(torch.ones_like(sums_N), turns_N)
+    terms_N = sums_N.exp() * (sums_N - 1) + 1
+    return (terms_N / lengths_N / normalizer).sum()
 
 
 def move_loss(

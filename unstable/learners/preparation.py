@@ -41,7 +41,6 @@ class PreparedBatch:
     rewards_S: Floats  # shaped rewards of the batch's turns
     advantages_S: Floats  # of the batch's turns
     advantages_N: Tensor  # of the examples
-    margins_N: Tensor | None = None  # of the examples; None: the algorithm has none
     weights_N: Tensor | None = None  # of tokens' gradients, in [0, 1]; None: all are 1
     behavior_logprobs_N: Tensor | None = None  # None: the policy's own
     old_logprobs_N: Tensor | None = None  # None: the policy's own, in a single step
@@ -87,7 +86,6 @@ class PreparedBatch:
             behavior_logprobs_N=_rows(self.behavior_logprobs_N, rows, own_N),
             reference_logprobs_N=None if reference_N is None else reference_N[rows],
             advantages_N=self.advantages_N[rows],
-            margins_N=None if self.margins_N is None else self.margins_N[rows],
             normalizers_N=each.normalizers_N,
             turns_N=each.inputs.samples_N,
             sequences_N=each.sequences_N,
@@ -209,7 +207,7 @@ class Preparation:
         wanted = np.concatenate([np.array([], int), *atoms])
         old, reading = self._scored(examples, algorithm, wanted, old, reading)
         layout = Layout([sample.num_scored for sample in samples], self._scorer.device)
-        weights_S, margins_S, targets_S = examples.weights_S, examples.margins_S, estimate.targets_S
+        weights_S, targets_S = examples.weights_S, estimate.targets_S
         reference_N, aims = self._others.columns(samples, wanted, reading, layout)
         return PreparedBatch(
             examples=examples,
@@ -220,7 +218,6 @@ class Preparation:
             rewards_S=rewards_S,
             advantages_S=estimate.advantages_S,
             advantages_N=layout.repeated(examples.advantages_S),
-            margins_N=None if margins_S is None else layout.repeated(margins_S),
             weights_N=None if (weights_S == 1).all() else layout.repeated(weights_S),
             behavior_logprobs_N=layout.joined(examples.behavior),
             old_logprobs_N=layout.joined(old if self._steps_use_old(algorithm) else None),

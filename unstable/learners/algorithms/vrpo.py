@@ -5,12 +5,10 @@ Fan and Farina 2026, https://arxiv.org/abs/2605.19235.
 
 from dataclasses import replace
 
-import torch
-
 from unstable.config import VRPOConfig
 from unstable.learners.algorithm import Loss, Tokens
 from unstable.learners.clipped import Surrogate
-from unstable.learners.losses import policy_ratios, proximal_terms, sequence_sums
+from unstable.learners.losses import proximal_loss
 
 
 class VRPO(Surrogate):
@@ -27,15 +25,14 @@ class VRPO(Surrogate):
         return self.config.critic.gradient == "all" or super().whole_in_step
 
     def loss(self, tokens: Tokens) -> Loss:
-        """Add the KL to the policy before the update, as in mirror descent, and margins."""
+        """Add the KL to the policy before the update, as in mirror descent."""
         plain = super().loss(tokens)
-        terms_N = proximal_terms(tokens.logprobs_N, tokens.old_logprobs_N, tokens.turns_N)
-        terms_N = self.config.proximal * terms_N
-        if (
-            tokens.margins_N is not None
-        ):  # not clipped: a margin moves all listed moves of a prompt alike
-            ratios_N = policy_ratios(tokens.logprobs_N, tokens.old_logprobs_N, tokens.turns_N)
-            terms_N = terms_N - tokens.margins_N * ratios_N
-        lengths_N = sequence_sums(torch.ones_like(terms_N), tokens.turns_N)
-        value = (terms_N / lengths_N / tokens.normalizers_N).sum()
-        return replace(plain, value=plain.value + value)
+        if not self.config.proximal:
+            return plain
+        divergence = proximal_loss(
+            tokens.logprobs_N,
+            tokens.old_logprobs_N,
+            tokens.turns_N,
+            normalizer=tokens.normalizers_N,
+        )
+        return replace(plain, value=plain.value + self.config.proximal * divergence)
