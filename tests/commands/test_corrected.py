@@ -63,12 +63,9 @@ def test_corrected_payoffs_of_a_model(tmp_path: Path, capfd: pytest.CaptureFixtu
 
     unknown = "^--baseline = 9: neither a policy nor a checkpoint in"
     refused(unknown, run, [*evaluated, "--baseline", "9"])
-    large = ["--games.0.args.max_rounds", "5", "--learner.algorithm.critic.sees", "seat"]
-    refused(
-        "^--baseline = 0: no game of this run can be solved",
-        run,
-        [*evaluated, *large, "--baseline", "0"],
-    )
+    large = ["--games.0.args.max_rounds", "5", "--baseline", "0"]
+    (folder.checkpoint(0) / "learner.pt").unlink()
+    refused("^--baseline = 0: no game of this run can be solved", run, [*evaluated, *large])
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
 """Luck in the moves of recorded games, by an earlier version's critic of the whole state."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from unstable.collectors.players.base import Position
 from unstable.collectors.players.model import ModelPlayer, legal_answers
@@ -9,11 +9,12 @@ from unstable.config import GameConfig
 from unstable.solving.control_variates import Draw, luck
 from unstable.solving.draws import PROGRAMS, replayed
 from unstable.solving.tree import Node
-from unstable.types import BASE, GameResult, PlayerId, SeatSpec, Turn
+from unstable.types import BASE, GameResult, PlayerId, SeatSpec
 
 if TYPE_CHECKING:
     from unstable.learners.saved_critic import SavedCritic
 
+T = TypeVar("T")
 Values = Sequence[float]
 """Value of a move for each seat, in rewards."""
 KnownPlayer = PlayerId | str
@@ -34,35 +35,28 @@ class MoveLuck:
         draws, seats = list[Draw[Values]](), result.spec.seats
         for game, turn in replayed(self._game, result):
             player = known.get(seats[turn.seat])
-            moves = [] if player is None else game.legal_moves()
+            if player is None:
+                continue
+            moves, sampled = game.legal_moves(), turn.answer.sampled
+            answers = legal_answers(self._model.prompts, moves, self._model.max_tokens)
             if isinstance(player, PlayerId):
-                draws.append(await self._sampled(game, turn, moves, player))
-            elif player is not None:
+                assert sampled is not None, "a local model plays"
+                adapter = None if player == BASE else player.name
+                asked = adapter, sampled.prompt_ids, moves
+                shares = await self._model.move_probabilities(*asked)
+                place = _place(answers, sampled.token_ids)
+            else:
                 table = PROGRAMS[player](Node(actions=tuple(moves)), game)
                 shares = [table.get(move, 0.0) for move in moves]
-                played = turn.answer.action
-                place = moves.index(played) if played in moves else len(moves)
-                draws.append(self._draw(game, turn, moves, shares, place))
+                place = _place(moves, turn.answer.action)
+            draws.append(self._draw(game, turn.seat, answers, shares, place))
         return [luck(draws, tuple, [seat]) for seat in range(len(seats))]
-
-    async def _sampled(
-        self, game: Position, turn: Turn, moves: Sequence[str], player: PlayerId
-    ) -> Draw[Values]:
-        """Return the draw of a local model's answer."""
-        sampled = turn.answer.sampled
-        assert sampled is not None, "a local model plays"
-        adapter = None if player == BASE else player.name
-        shares = await self._model.move_probabilities(adapter, sampled.prompt_ids, moves)
-        answers = self._answers(moves)
-        listed = sampled.token_ids in answers
-        place = answers.index(sampled.token_ids) if listed else len(moves)
-        return self._draw(game, turn, moves, shares, place)
 
     def _draw(
         self,
         game: Position,
-        turn: Turn,
-        moves: Sequence[str],
+        seat: int,
+        answers: Sequence[Sequence[int]],
         shares: Sequence[float],
         place: int,
     ) -> Draw[Values]:
@@ -71,10 +65,11 @@ class MoveLuck:
         Answers other than a move's usual spelling are one outcome, as bad as the worst move.
         """
         state = self._model.prompts.encode_state(game.whole_state())
-        answers, seats = self._answers(moves), self._game.seats
-        values = self._critic.values(self._game.key, state, answers, seats)
-        worst = min(values, key=lambda each: each[turn.seat])
+        values = self._critic.values(self._game.key, state, answers, self._game.seats)
+        worst = min(values, key=lambda each: each[seat])
         return Draw((*shares, max(0.0, 1 - sum(shares))), (*values, worst), place)
 
-    def _answers(self, moves: Sequence[str]) -> list[list[int]]:
-        return legal_answers(self._model.prompts, moves, self._model.max_tokens)
+
+def _place(known: list[T], played: T) -> int:
+    """Return the index of what was played, or the number of all if it is not among them."""
+    return known.index(played) if played in known else len(known)
