@@ -141,7 +141,7 @@ class SearchOpponent(OpponentConfig):
     eta: PositiveFloat = 1.0
     """step size: a move's probability is multiplied by exp(eta * its value), in outcomes"""
     continuations: PositiveInt = 64
-    """games that the policy plays to the end after each legal move"""
+    """games that the policy plays to the end after each legal move (values: rollouts)"""
     values: Literal["rollouts", "exact", "critic"] = "rollouts"
     """values of moves: rollouts, exact (a small game's tree) or critic (the checkpoint's, vrpo)"""
 
