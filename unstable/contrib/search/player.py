@@ -1,9 +1,9 @@
 """A player that searches: one mirror step from its policy to the values of its legal moves.
 
 The values are those of the policy in all seats, from states weighted by the seat's belief: by
-rollouts, by the whole tree, or by the critic in the policy's checkpoint. Games of
-perfect information are copied, with new draws of chance to come. In other games the belief is
-exact, from the whole tree, so only games whose tree can be grown can be searched.
+rollouts, by the whole tree, or by the critic in the policy's checkpoint. Games of perfect
+information are copied, with new draws of chance to come. In other games the belief is exact, from
+the whole tree, so only games whose tree can be grown can be searched.
 """
 
 import asyncio
