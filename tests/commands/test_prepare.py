@@ -104,10 +104,10 @@ def test_multi_gpu_run_is_evaluated_on_one_gpu(
 
     def run_on_actors(
         resolved: prepare.Resolved, folder: RunFolder, version: int, *_: object
-    ) -> tuple[list[Any], list[Any]]:
+    ) -> tuple[list[Any], dict[str, Any], list[Any]]:
         assert version == 3
         evaluated.append((resolved.config.actors.engine, resolved.plan.actors))
-        return [], []
+        return [], {}, []
 
     monkeypatch.setattr(evaluate, "run_on_actors", run_on_actors)
     for here in (machine(1), machine()):
