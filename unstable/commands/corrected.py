@@ -33,7 +33,7 @@ from unstable.solving.control_variates import Corrected, corrected, luck
 from unstable.solving.draws import PROGRAMS, Known, draws, tabled
 from unstable.solving.exploiter import policy_by
 from unstable.solving.tree import Tree, grow
-from unstable.types import BASE, GameResult, GameSpec, PlayerId, SeatSpec, Shares, Turn
+from unstable.types import BASE, GameResult, GameSpec, KnownPlayer, PlayerId, SeatSpec, Shares, Turn
 from unstable.types.intervals import mean
 from unstable.types.metrics import sampling_mode
 
@@ -45,7 +45,7 @@ class Baseline(NamedTuple):
     trees: Mapping[str, Tree]  # by game
     measured: Mapping[str, Shares]  # policies in the run's folder, by game
     others: Collection[str]  # games without a tree, which the critic values
-    critic: Mapping[str, Any] | None  # of the whole state, from its checkpoint
+    critic: Mapping[str, Any]  # of the whole state, from its checkpoint; empty: none
 
     def lacking(self) -> list[str]:
         """Return the games whose policy its checkpoint must tell."""
@@ -59,8 +59,8 @@ def baseline_of(folder: RunFolder, version: int, config: RunConfig) -> Baseline:
     place = f"--baseline = {version}"
     games = exact_games(config)
     others = [game.key for game in config.games if game.key not in games and _replays(game)]
-    critic = read_critic(folder.checkpoint(version)) if others else None
-    if not games and critic is None:
+    critic = (read_critic(folder.checkpoint(version)) if others else None) or {}
+    if not games and not critic:
         raise ConfigError(
             f"{place}: no game of this run can be solved exactly, and {folder.checkpoint(version)} "
             "has no critic of kind network that sees the state; leave it out"
@@ -93,8 +93,8 @@ def _fits(tree: Tree, shares: Shares) -> bool:
     return [*map(len, shares.values())] == [len(node.actions) for node in tree.decisions]
 
 
-class Lucks(NamedTuple):
-    """Luck of each seat in the plays of a game, by number, and the draws that it consists of."""
+class PlayedLuck(NamedTuple):
+    """Luck of each seat in the games of an env, by game number, and the draws that it sums."""
 
     by_game: Mapping[int, Sequence[float]]
     known: Collection[SeatSpec]  # players with known probabilities
@@ -128,8 +128,7 @@ def luck_in(
 
     `policies` are exact ones of local models, as `exact_policies` returns them.
     """
-    kinds = {seat: config.fixed_opponents.get(seat.player.name) for seat in seats}
-    known = {seat: PROGRAMS[o.kind] for seat, o in kinds.items() if o and o.kind in PROGRAMS}
+    known = {seat: PROGRAMS[kind] for seat, kind in programs(config, seats).items()}
     known |= {seat: tabled(policy_by(tree, shares)) for seat, shares in policies.items()}
     own = config.game_by_key[game]
     builder = policies and PromptBuilder(
@@ -163,16 +162,16 @@ async def fixed_before(
     return found
 
 
-async def lucks_of(
+async def luck_by_env(
     actors: Sequence[Actor],
     config: RunConfig,
     baseline: Baseline,
     fixed: Mapping[str, Luck],
     results: Sequence[GameResult],
-) -> dict[str, Lucks]:
+) -> dict[str, PlayedLuck]:
     """Return the luck in played games, by env; `actors` serve their players."""
     found = {
-        env: Lucks(
+        env: PlayedLuck(
             {each.spec.game_id: own.by_seat(each) for each in results if each.spec.env == env},
             own.known.keys(),
             chance=True,
@@ -180,29 +179,15 @@ async def lucks_of(
         for env, own in fixed.items()
     }
     for env in baseline.others:
-        assert baseline.critic is not None, "it values these games"
-        games = [each for each in results if each.spec.env == env]
-        known = known_players(config, {seat for each in games for seat in each.spec.seats})
-        count = len(actors)
+        games, count = [each for each in results if each.spec.env == env], len(actors)
+        seats = {seat for each in games for seat in each.spec.seats}
+        known: dict[SeatSpec, KnownPlayer]
+        known = {**exact_models(config, seats), **programs(config, seats)}
         parts = await asyncio.gather(
             *(actor.luck(games[n::count], baseline.critic, known) for n, actor in enumerate(actors))
         )
-        order = [each.spec.game_id for n in range(count) for each in games[n::count]]
-        lucks = [luck for part in parts for luck in part]
-        by_game = dict(zip(order, lucks, strict=True))
-        found[env] = Lucks(by_game, known.keys(), chance=False)
-    return found
-
-
-def known_players(config: RunConfig, seats: Iterable[SeatSpec]) -> dict[SeatSpec, PlayerId | str]:
-    """Return the seats with known probabilities: their local models, or kinds of programs."""
-    found: dict[SeatSpec, PlayerId | str] = {}
-    for seat in seats:
-        opponent = config.fixed_opponents.get(seat.player.name)
-        if opponent and opponent.kind in PROGRAMS:
-            found[seat] = opponent.kind
-        elif player := exact_model(config, seat):
-            found[seat] = player
+        by_game = {number: each for part in parts for number, each in part.items()}
+        found[env] = PlayedLuck(by_game, known.keys(), chance=False)
     return found
 
 
@@ -210,8 +195,20 @@ async def exact_policies(
     actors: Sequence[Actor], config: RunConfig, game: str, seats: Iterable[SeatSpec]
 ) -> dict[SeatSpec, Shares]:
     """Return the exact policies of the local models that have some; `actors` serve them."""
+    players = exact_models(config, seats).items()
+    return {seat: await decide(actors, game, player) for seat, player in players}
+
+
+def exact_models(config: RunConfig, seats: Iterable[SeatSpec]) -> dict[SeatSpec, PlayerId]:
+    """Return the local models of the seats that have one whose probabilities are exact."""
     players = {seat: exact_model(config, seat) for seat in seats}
-    return {s: await decide(actors, game, player) for s, player in players.items() if player}
+    return {seat: player for seat, player in players.items() if player}
+
+
+def programs(config: RunConfig, seats: Iterable[SeatSpec]) -> dict[SeatSpec, str]:
+    """Return the kinds of the seats' built-in programs, whose probabilities are known."""
+    kinds = {seat: config.fixed_opponents.get(seat.player.name) for seat in seats}
+    return {seat: each.kind for seat, each in kinds.items() if each and each.kind in PROGRAMS}
 
 
 def exact_model(config: RunConfig, seat: SeatSpec) -> PlayerId | None:
@@ -237,7 +234,7 @@ def _is_listed(builder: PromptBuilder, turn: Turn) -> bool:
 
 
 def corrected_lines(
-    version: int, results: Sequence[GameResult], lucks: Mapping[str, Lucks], baseline: int
+    version: int, results: Sequence[GameResult], lucks: Mapping[str, PlayedLuck], baseline: int
 ) -> list[str]:
     """Return a line per env, opponent and temperature whose games' luck is known."""
     found, policy = list[str](), PlayerId.policy(version)

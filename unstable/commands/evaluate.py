@@ -7,11 +7,11 @@ from typing import Any
 
 from unstable.commands.corrected import (
     Baseline,
-    Lucks,
+    PlayedLuck,
     baseline_of,
     corrected_lines,
     fixed_before,
-    lucks_of,
+    luck_by_env,
 )
 from unstable.commands.finished import (
     Version,
@@ -86,7 +86,7 @@ def evaluate(
 
     async def play(
         actors: Sequence[Actor], lines: Lines
-    ) -> tuple[list[GameResult], dict[str, Lucks], list[Exploitability]]:
+    ) -> tuple[list[GameResult], dict[str, PlayedLuck], list[Exploitability]]:
         for player, actor in product(served, actors):
             await actor.publish(player)
         results, lucks = await _play(actors, lines, resolved.config, specs, valued)
@@ -110,7 +110,7 @@ async def _play(
     config: RunConfig,
     specs: Sequence[GameSpec],
     baseline: Baseline | None,
-) -> tuple[list[GameResult], dict[str, Lucks]]:
+) -> tuple[list[GameResult], dict[str, PlayedLuck]]:
     """Play an evaluation's games; returns them and, with a baseline, the luck in them by env."""
     fixed = {}
     if baseline is not None:
@@ -121,7 +121,7 @@ async def _play(
     if baseline is None:
         return results, {}
     lines.phase("computing luck")
-    return results, await lucks_of(actors, config, baseline, fixed, results)
+    return results, await luck_by_env(actors, config, baseline, fixed, results)
 
 
 def _past(folder: RunFolder, version: int, config: RunConfig) -> list[PlayerId]:

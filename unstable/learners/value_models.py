@@ -102,11 +102,11 @@ class ValueNetwork(ValueModel):
 
     def _number(self, feature: _Feature) -> int:
         known, count = self._numbers, _FEATURES - 1
-        if not self.learns and len(known) < count and feature not in known:
-            return 0
-        if len(known) < count:
+        if len(known) == count:
+            return 1 + known.get(feature, crc32(repr(feature).encode()) % count)
+        if self.learns:
             return 1 + known.setdefault(feature, len(known))
-        return 1 + known.get(feature, crc32(repr(feature).encode()) % count)
+        return 1 + known.get(feature, -1)
 
     @torch.no_grad()
     def values(self) -> Floats:

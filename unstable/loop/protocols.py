@@ -10,6 +10,7 @@ from unstable.types import (
     GameFailure,
     GameResult,
     GameSpec,
+    KnownPlayer,
     MeanLoss,
     PackedBatch,
     PlayerId,
@@ -96,12 +97,11 @@ class Actor(Protocol):
         self,
         results: Sequence[GameResult],
         critic: Mapping[str, Any],
-        known: Mapping[SeatSpec, PlayerId | str],
-    ) -> list[list[float]]:
-        """Return each seat's luck in each game, by a critic that `models.read_critic` has read.
+        known: Mapping[SeatSpec, KnownPlayer],
+    ) -> dict[int, list[float]]:
+        """Return each seat's luck by game number, by a critic that `models.read_critic` has read.
 
-        Moves of the `known` players are draws: local models that sample single free answers at
-        temperature 1, and built-in programs by kind.
+        The moves of the `known` players are its draws.
         """
 
     async def sleep(self) -> None:

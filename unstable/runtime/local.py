@@ -39,6 +39,7 @@ from unstable.types import (
     GameFailure,
     GameResult,
     GameSpec,
+    KnownPlayer,
     MeanLoss,
     PackedBatch,
     PlayerId,
@@ -224,20 +225,20 @@ class LocalActor(protocols.Actor):
         self,
         results: Sequence[GameResult],
         critic: Mapping[str, Any],
-        known: Mapping[SeatSpec, PlayerId | str],
-    ) -> list[list[float]]:
+        known: Mapping[SeatSpec, KnownPlayer],
+    ) -> dict[int, list[float]]:
         from unstable.learners.saved_critic import SavedCritic  # imports torch
 
         values, games = SavedCritic(critic), self._config.game_by_key
         limit = asyncio.Semaphore(_REPLAYED_AT_ONCE)
 
         async def of(result: GameResult) -> list[float]:
-            env = result.spec.env
+            model = self.collector.players.asked(result.spec.env)
             async with limit:
-                model = self.collector.players.asked(env)
-                return await MoveLuck(games[env], values, model).of(result, known)
+                return await MoveLuck(games[result.spec.env], values, model).of(result, known)
 
-        return await asyncio.gather(*map(of, results))
+        found = await asyncio.gather(*map(of, results))
+        return {each.spec.game_id: luck for each, luck in zip(results, found, strict=True)}
 
     async def sleep(self) -> None:
         await self.engine.sleep()

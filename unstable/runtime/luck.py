@@ -9,7 +9,7 @@ from unstable.config import GameConfig
 from unstable.solving.control_variates import Draw, luck
 from unstable.solving.draws import PROGRAMS, replayed
 from unstable.solving.tree import Node
-from unstable.types import BASE, GameResult, PlayerId, SeatSpec
+from unstable.types import BASE, GameResult, KnownPlayer, PlayerId, SeatSpec
 
 if TYPE_CHECKING:
     from unstable.learners.saved_critic import SavedCritic
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Values = Sequence[float]
 """Value of a move for each seat, in rewards."""
-KnownPlayer = PlayerId | str
-"""A local model that samples single free answers at temperature 1, or a built-in program's kind."""
 
 
 class MoveLuck:
@@ -41,8 +39,7 @@ class MoveLuck:
             answers = legal_answers(self._model.prompts, moves, self._model.max_tokens)
             if isinstance(player, PlayerId):
                 assert sampled is not None, "a local model plays"
-                adapter = None if player == BASE else player.name
-                asked = adapter, sampled.prompt_ids, moves
+                asked = None if player == BASE else player.name, sampled.prompt_ids, moves
                 shares = await self._model.move_probabilities(*asked)
                 place = _place(answers, sampled.token_ids)
             else:

@@ -22,6 +22,7 @@ from unstable.types.games import (
     GameFailure,
     GameResult,
     GameSpec,
+    KnownPlayer,
     Observation,
     Purpose,
     RecordedGame,

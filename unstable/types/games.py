@@ -35,6 +35,10 @@ class SeatSpec(Plain, frozen=True):
         return self.group_id is not None
 
 
+KnownPlayer = PlayerId | str
+"""A local model that samples single free answers at temperature 1, or a built-in program's kind."""
+
+
 class Reward(Plain, frozen=True):
     """A reward term's value before and after its weight."""
 

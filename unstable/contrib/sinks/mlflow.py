@@ -19,7 +19,6 @@ from unstable.tracking.sinks.base import Row, Sink
 EXPERIMENT = "MLFLOW_EXPERIMENT_NAME"
 FOLDER = "run_dir"
 """Tag by which a resumed run finds its own."""
-_PARAMS, _METRICS = 100, 1000  # MLflow accepts no more in a request
 _REFUSED = re.compile(r"[^\w\-. :/]")  # characters that MLflow's names cannot have
 
 
@@ -50,16 +49,16 @@ class MlflowRun(Sink):
         found = client.get_experiment_by_name(experiment)
         number = client.create_experiment(experiment) if found is None else found.experiment_id
         quote = '"' if "'" in place else "'"
-        if read_rows(folder.metrics):  # a resume
-            for known in client.search_runs([number], f"tags.`{FOLDER}` = {quote}{place}{quote}"):
-                client.update_run(known.info.run_id, "RUNNING")
-                return str(known.info.run_id)
+        asked = f"tags.`{FOLDER}` = {quote}{place}{quote}"
+        resumes = bool(read_rows(folder.metrics))
+        if resumes and (known := client.search_runs([number], asked, max_results=1)):
+            client.update_run(known[0].info.run_id, "RUNNING")
+            return str(known[0].info.run_id)
         tags = {FOLDER: place, **dict.fromkeys(config.tracking.tags, "")}
         name = config.tracking.name or folder.root.name
         run = client.create_run(number, tags=tags, run_name=name).info.run_id
         params = [Param(*each) for each in _leaves("", config.model_dump(mode="json"))]
-        for start in range(0, len(params), _PARAMS):
-            client.log_batch(run, params=params[start : start + _PARAMS])
+        client.log_batch(run, params=params)
         return str(run)
 
     def row(self, row: Row) -> None:
@@ -70,9 +69,7 @@ class MlflowRun(Sink):
             Metric(_REFUSED.sub("_", name), float(value), now, version)
             for name, value in given.items()
         ]
-        for start in range(0, len(metrics), _METRICS):
-            part = metrics[start : start + _METRICS]
-            self._sent = self._client.log_batch(self._id, metrics=part, synchronous=False)
+        self._sent = self._client.log_batch(self._id, metrics=metrics, synchronous=False)
 
     def end(self, reason: str, report: Path | None) -> None:
         """Log the reason and the report."""
