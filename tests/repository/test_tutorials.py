@@ -37,13 +37,13 @@ def smaller(words: list[str]) -> list[str]:
 
 
 def run_all(page: str, capfd: pytest.CaptureFixture[str]) -> dict[str, str]:
-    """Run a page's commands in small; return the output of the last one of each kind."""
-    printed = {}
+    """Run a page's commands in small; return the output of all of each kind."""
+    printed: dict[str, str] = {}
     for words in map(smaller, commands(text_of(page))):
         with typed("4\n"), locally():
             status = run(words)
         assert status == 0 or (words[0] == "play" and status == 130), "its input ends"
-        printed[words[0]] = "".join(capfd.readouterr())
+        printed[words[0]] = printed.get(words[0], "") + "".join(capfd.readouterr())
     return printed
 
 
