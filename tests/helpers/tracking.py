@@ -173,6 +173,7 @@ def make_score(
 
 def make_exploitability(version: int, low: float, high: float, env: str = "Nim") -> Exploitability:
     worth: dict[str, Any] = {"values": (0.25, -0.25), "best": (high, high), "illegal_mass": 0.02}
+    worth["information"] = 0.31
     counts: dict[str, Any] = {"decisions": 230, "prompts": 119, "seconds": 1.5}
     return Exploitability(version=version, env=env, low=low, high=high, **worth, **counts)
 

@@ -29,6 +29,7 @@ from unstable.league.rules import (
     fallen,
     figures,
     grown,
+    lost,
     risen,
 )
 from unstable.records.reading import read_rows
@@ -102,6 +103,13 @@ def test_entropy_and_length_rules_on_hand_made_histories() -> None:
     assert all(fallen(course(slowly[: k + 1]), 0.5) is None for k in range(60))
     assert grown(course([16.0, 8, 4, 4, 4, 4, 4, 5, 7, 7]), 1.5) == (7, 6, 9)
     assert grown(course([4.0, 4, 4, 4, 4, 5, 5.9, 9]), 1.5) is None
+
+
+def test_information_is_lost_against_its_maximum() -> None:
+    assert lost(course([0.001, 0.01, 0.0, 0.01, 0.0, 0.0, 0.0, 0.0]), 0.5) is None  # none to lose
+    held = [0.1, 0.2, 0.2, 0.2, 0.2, 0.2]
+    assert lost(course([*held, 0.11, 0.11, 0.11]), 0.5) is None
+    assert lost(course([*held, 0.2, 0.09, 0.08]), 0.5) == (0.09, pytest.approx(0.1), 8)
 
 
 def test_risen_exceeds_threshold_and_sampling_noise() -> None:

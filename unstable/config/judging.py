@@ -13,6 +13,7 @@ Action = Literal["warn", "opponents", "learning_rate", "rollback"]
 Rule = Literal[
     "entropy",
     "entropy_fall",
+    "information",
     "kl_sampling",
     "kl_reference",
     "length",

@@ -18,6 +18,7 @@ from unstable.types.metrics import VersusKey
 THRESHOLDS: dict[Rule, float] = {
     "entropy": 0.1,
     "entropy_fall": 0.5,
+    "information": 0.5,
     "kl_sampling": 0.1,  # nats per turn
     "kl_reference": 3.0,  # nats per turn
     "length": 1.5,
@@ -38,6 +39,8 @@ REACH = 10
 """Number of updates within which a fall is sudden."""
 NOISE = 5.0
 """Standard deviations of an update's share that a rise must exceed, beyond its threshold."""
+INFORMED = 0.02
+"""Least level of information in nats that can be lost."""
 SHORT = 8
 """Most tokens of an answer that count in the KL of a turn."""
 
@@ -67,6 +70,7 @@ class MetricHistory:
     start: list[FigurePoint] = field(default_factory=list)  # the first START
     recent: list[FigurePoint] = field(default_factory=list)  # the newest ones
     least: FigurePoint | None = None  # least mean of START consecutive updates
+    most: FigurePoint | None = None  # greatest such mean
 
     def add(self, point: FigurePoint) -> None:
         """Add the next update's figure."""
@@ -77,6 +81,8 @@ class MetricHistory:
             mean = pooled(self.recent[-START:])
             if self.least is None or mean.value < self.least.value:
                 self.least = mean
+            if self.most is None or mean.value > self.most.value:
+                self.most = mean
 
     @property
     def last(self) -> list[FigurePoint]:
@@ -159,6 +165,13 @@ def fallen(history: MetricHistory, share: float) -> RuleFinding | None:
     return history.finding(level(history.last), share * level(history.recent[:RECENT]), ge)
 
 
+def lost(history: MetricHistory, share: float) -> RuleFinding | None:
+    """Return a finding if the level is below a share of the greatest one, at least INFORMED."""
+    if history.most is None or history.most.value < INFORMED:
+        return None
+    return history.finding(level(history.last), share * history.most.value, ge)
+
+
 def grown(history: MetricHistory, times: float) -> RuleFinding | None:
     """Return a finding if the level is above `times` the least level."""
     if history.least is None:
@@ -196,6 +209,7 @@ class MetricRule(NamedTuple):
 
 
 ENTROPY, ACTIONS = "learn/entropy", "collect/action_entropy/"
+INFORMATION = "learn/information/"
 KL_SAMPLING, KL_REFERENCE = "learn/mismatch_kl", "learn/kl_reference"
 LENGTH, TRUNCATION = "learn/completion_length_mean", "learn/truncated_share"
 MIRROR = VersusKey("self")
@@ -205,6 +219,7 @@ RULES = [
     MetricRule("entropy", ACTIONS, below_start),
     MetricRule("entropy_fall", ENTROPY, fallen),
     MetricRule("entropy_fall", ACTIONS, fallen),
+    MetricRule("information", INFORMATION, lost),
     MetricRule("kl_sampling", KL_SAMPLING, above),
     MetricRule("kl_reference", KL_REFERENCE, above),
     MetricRule("length", LENGTH, grown),
@@ -225,7 +240,7 @@ def figures(row: Row, version: int) -> dict[str, FigurePoint]:
     found = _shares(known)
     tokens = min(known.get(LENGTH, 1.0), SHORT)
     for name, value in known.items():
-        if name in (ENTROPY, LENGTH) or name.startswith(ACTIONS):
+        if name in (ENTROPY, LENGTH) or name.startswith((ACTIONS, INFORMATION)):
             found[name] = (value, 1.0)
         elif name in (KL_SAMPLING, KL_REFERENCE):
             found[name] = (value * tokens, 1.0)

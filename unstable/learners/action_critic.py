@@ -22,6 +22,8 @@ from unstable.learners.losses import kl_estimates
 from unstable.learners.scoring import Scorer
 from unstable.learners.turns import Transitions
 from unstable.learners.value_models import ValueModel
+from unstable.types.information import move_information
+from unstable.types.metrics import metric_name
 from unstable.types.seeds import derive_seed
 
 _TARGETS = 5
@@ -80,6 +82,7 @@ class ActionCritic:
 
         chosen_S = np.where(turns.listed_S, experience.starts_P[points_S] + turns.places_S, 0)
         played_S = experience.answers_M[chosen_S]
+        self.metrics |= _information(experience, points_S, shares_M)
         self.metrics |= _mismatch(batch, turns, played_S, experience.logprobs)
         means_SK = experience.means(shares_M, values_PK)[points_S]
         moves_SK = values_PK[experience.pairs_M[chosen_S]]
@@ -153,6 +156,22 @@ class ActionCritic:
         self._optimizer.load_state_dict(state["optimizer"])
         self._updates = state["updates"]
         self._experience = Experience.unpacked(state["experience"], self.config.sees)
+
+
+def _information(
+    experience: Experience, points_S: Ints, shares_M: Floats
+) -> dict[str, float | None]:
+    """Information of each env's moves on their observations, by the visits of an update."""
+    answers = [experience.answers.found[index] for index in experience.answers_M]
+    _, moves_M = np.unique([str(each.tokens.token_ids) for each in answers], return_inverse=True)
+    envs_P = np.array([answers[start].env for start in experience.starts_P])
+    visits_P = np.bincount(points_S, minlength=len(envs_P)).astype(np.float64)
+    return {
+        metric_name("learn/information", env): move_information(
+            visits_P * (envs_P == env), experience.owners_M, moves_M, shares_M
+        )
+        for env in np.unique(envs_P[points_S]).tolist()
+    }
 
 
 def _mismatch(

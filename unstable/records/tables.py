@@ -126,9 +126,10 @@ def exploitability(summary: RunSummary) -> Table:
     rows, past = [], []
     for first, *_, last in ((found[0], *found) for found in summary.exploitability.values()):
         shares = percent(last.figures.get("illegal_mass")), number(last.figures.get("decisions"))
-        rows.append([last.key.env, *map(ends, (first, last)), f"{last.version}", *shares])
+        known = fixed(last.figures.get("information"))
+        rows.append([last.key.env, *map(ends, (first, last)), f"{last.version}", known, *shares])
         past.append(least_won(last))
-    columns = ["env", "first", "last", "version", "illegal", "decisions"]
+    columns = ["env", "first", "last", "version", "information", "illegal", "decisions"]
     if any(won != NONE for won, *_ in past):
         columns += ["least payoff", "against version", "of versions"]
         rows = [[*row, *won] for row, won in zip(rows, past, strict=True)]
@@ -136,8 +137,9 @@ def exploitability(summary: RunSummary) -> Table:
         "Exploitability (NashConv / 2) in the game's payoff unit; 0 is an equilibrium",
         columns,
         rows,
-        "The two bounds come from the two ways to count illegal answers. The least payoff is the "
-        "lowest mean payoff per game against any version measured before.",
+        "The two bounds come from the two ways to count illegal answers. Information, in nats, is "
+        "what moves tell about observations: 0 if play ignores them. The least payoff is the lowest "
+        "mean payoff per game against any version measured before.",
     )
 
 

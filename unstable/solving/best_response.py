@@ -9,7 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from unstable.solving.tree import Node, Tree
+from unstable.types.information import move_information
 
 Policy = Mapping[Any, Mapping[str, float]]
 """Probability of each legal action, by observation (`Shown`) or number of the information set.
@@ -107,6 +110,31 @@ class PolicyValues:
             pairs = zip(given, node.children, strict=True)
             self._illegal[id(node)] = illegal + sum(p * self.illegal_mass(c) for p, c in pairs)
         return self._illegal[id(node)]
+
+
+def information_of(tree: Tree, policy: Policy) -> float:
+    """Return the information in the moves of self-play (`move_information`).
+
+    Illegal mass is spread over the legal actions.
+    """
+    values = PolicyValues(tree, policy, forfeits=False)
+    reach = {id(tree.root): 1.0}
+    numbers = {node.key: number for number, node in enumerate(tree.decisions)}
+    weights_P = np.zeros(len(tree.decisions))
+    for node in tree.parents_first():
+        probabilities = values.probabilities(node)[0] if node.children else ()
+        if node.actions:
+            weights_P[numbers[node.key]] += reach[id(node)]
+        for p, child in zip(probabilities, node.children, strict=True):
+            reach[id(child)] = reach.get(id(child), 0.0) + p * reach[id(node)]
+    sizes = [len(node.actions) for node in tree.decisions]
+    named = [action for node in tree.decisions for action in node.actions]
+    return move_information(
+        weights_P,
+        owners_M=np.repeat(np.arange(len(sizes)), sizes),
+        moves_M=np.unique(named, return_inverse=True)[1],
+        shares_M=np.concatenate([values.probabilities(node)[0] for node in tree.decisions]),
+    )
 
 
 class BestResponse:

@@ -23,6 +23,7 @@ LEARNER_FIRST = (
     "learn/loss",
     "learn/grad_norm",
     "learn/entropy",
+    "learn/information/",
     "learn/mismatch_kl",
     "learn/importance_capped",
     "learn/staleness_mean",
@@ -270,7 +271,13 @@ def learner_pane(view: RunView, width: int, height: int) -> RenderableType:
     """Return the learner's last figures and their curves."""
     last = {name: value for row in view.summary.rows[-2:] for name, value in row.items()}
     rest = sorted(name for name in last if name.startswith("learn/"))
-    names = dict.fromkeys([*(name for name in LEARNER_FIRST if name in last), *rest])
+    first = [
+        name
+        for wanted in LEARNER_FIRST
+        for name in last
+        if name == wanted or (wanted.endswith("/") and name.startswith(wanted))
+    ]
+    names = dict.fromkeys([*first, *rest])
     table = grid("left", "right", "left")
     for name in list(names)[:height]:
         series = [row.get(name) for row in view.summary.rows]
