@@ -101,19 +101,6 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         "learner.algorithm.kl_reward = 0.1: has no effect in rft, which imitates won turns "
         "regardless of reward; set learner.algorithm.kl_loss instead",
     ),
-    (
-        {"learner": {"algorithm": {"name": "vrpo", "critic": {"states": 3, "correction": 1.0}}}},
-        "learner.algorithm.critic.states = 3: applies only without a correction; leave it out",
-    ),
-    (
-        {
-            "learner": {
-                "algorithm": {"name": "vrpo", "critic": {"gradient": "sampled", "states": 5}}
-            }
-        },
-        "learner.algorithm.critic.states = 5: applies only to the gradient over all moves; "
-        "leave it out",
-    ),
     ({"learner": {"epochs": 0}}, "learner.epochs = 0: input should be greater than 0"),
     (
         {

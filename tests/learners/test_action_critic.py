@@ -117,27 +117,32 @@ def test_values_join_what_followed_with_those_of_the_model() -> None:
     assert points_S.tolist() == [0, 1, 2]
 
 
-def test_visits_are_weighted_by_other_seats_earlier_moves() -> None:
-    """Seat 0 moves, then seat 1, then seat 0: only seat 1's move has a weight for the last."""
-    same: dict[str, Any] = {"game_id": 7, "moves": MOVES}
-    made = [
-        make_sample([1, 2], [4, 0], 0.0, turn=0, **same),
-        make_sample([1, 3], [5, 0], 0.0, turn=1, seat=1, **same),
-        make_sample([1, 4], [6, 0], 1.0, turn=2, **same),
-    ]
+def test_reach_follows_the_current_policy_to_hidden_states() -> None:
+    """Two deals, 2:1; seat 0 sees the deal and plays 4 or 5, after which seat 1 sees only "5"."""
+    made = []
+    for number, (deal, move) in enumerate([(7, 5), (7, 5), (8, 5), (7, 4), (8, 4), (7, 4)]):
+        same: dict[str, Any] = {"game_id": number, "moves": (Move([4]), Move([5]))}
+        made.append(make_sample([1, deal], [move], 0.0, turn=0, **same))
+        if move == 5:
+            seat: dict[str, Any] = {"turn": 1, "seat": 1, "state": [3, deal, 5]}
+            made.append(make_sample([1, 9], [4], 0.0, **seat, **same))
     flat = FlatBatch(make_batch(made))
     turns = Transitions.of(flat, flat.turn_rewards_S, sees_state=True)
     experience = Experience("state")
     points_S = experience.number(turns)
-    before_M = np.array([0.5, 0.25, 0.25] * 3)
-    experience.visit(turns, points_S, before_M, updates=2)
-    assert experience.weights(before_M).tolist() == [1.0, 1.0, 1.0]
-    now_M = np.array([0.25, 0.5, 0.25, 0.1, 0.1, 0.8, 0.4, 0.5, 0.1])
-    assert experience.weights(now_M) == pytest.approx([1.0, 2.0, 0.5])  # seat 0's turns are first
-    experience.visit(turns, points_S, now_M, updates=2)
-    assert experience.weights(now_M) == pytest.approx([1.0, 1.5, 0.75])
-    experience.visit(turns, points_S, now_M, updates=2)
-    assert experience.weights(now_M) == pytest.approx([1.0, 1.0, 1.0])
+    assert experience.reach(experience.counted(), np.full(8, 0.5)).max() < 1e-20  # none known
+    experience.count(turns, points_S)
+    played = {7: 0.001, 8: 0.3}  # now, however often it was played
+    shares_M = np.full(len(experience.owners_M), 0.5)
+    for index in turns.firsts.tolist():
+        start = experience.starts_P[points_S[index]]
+        now = played[made[index].sample.tokens.state[-1]]
+        shares_M[start : start + 2] = 1 - now, now
+    expected = {(3, 1, 7): 2 / 3, (3, 1, 8): 1 / 3, (3, 7, 5): 0.002 / 3, (3, 8, 5): 0.1}
+    reach = experience.reach(experience.counted(), shares_M)
+    states = [tuple(experience.pairs.found[p].tokens.prompt_ids) for p in experience.pairs_M]
+    found = dict(zip((states[start] for start in experience.starts_P), reach, strict=True))
+    assert found == pytest.approx(expected)
 
 
 def test_gradient_covers_all_new_and_half_as_many_earlier_prompts() -> None:
@@ -147,9 +152,7 @@ def test_gradient_covers_all_new_and_half_as_many_earlier_prompts() -> None:
             make_sample([1, 4 * version + i], [4, 0], 0.0, game_id=i, moves=MOVES) for i in range(4)
         ]
         flat = FlatBatch(make_batch(made))
-        turns = Transitions.of(flat, flat.turn_rewards_S, sees_state=True)
-        points_S = experience.number(turns)
-        experience.visit(turns, points_S, np.full(12 + 12 * version, 1 / 3), updates=2)
+        points_S = experience.number(Transitions.of(flat, flat.turn_rewards_S, sees_state=True))
     experience.score(np.arange(24), [torch.zeros(1)] * 24)
     drawn = [experience.draw(points_S, np.random.default_rng(seed)) for seed in range(9)]
     assert all(examples[4:].all() and examples[:4].sum() == 2 for examples, _ in drawn)
@@ -166,7 +169,6 @@ def test_oldest_points_are_forgotten_and_the_rest_is_saved(sees: str) -> None:
     points_S = experience.number(turns)
     experience.count(turns, points_S)
     experience.score(np.arange(12), [torch.tensor([-0.1 * place]) for place in range(12)])
-    experience.visit(turns, points_S, np.full(12, 1 / 3), updates=3)
     assert experience.newest(12) is experience
     copy = Experience.unpacked(experience.packed(), sees)
     assert copy.packed() == experience.packed()
@@ -178,7 +180,7 @@ def test_oldest_points_are_forgotten_and_the_rest_is_saved(sees: str) -> None:
     model_PK = np.zeros((3, 16))
     values_PK = less.values(less.counted(), np.full(3, 1 / 3), model_PK)
     assert values_PK[:, 0] == pytest.approx([1 / 3, 0.0, 0.0])
-    assert less.weights(np.full(3, 1 / 3)) == pytest.approx([1.0])
+    assert less.reach(less.counted(), np.full(3, 1 / 3)) == pytest.approx([1.0])
     assert len(experience.pairs.found) == 12
 
 

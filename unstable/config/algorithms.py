@@ -136,8 +136,6 @@ class ActionCriticConfig(Section):
     """policy gradient: over all legal moves by their probabilities, or of the sampled move"""
     correction: Share = 0.0
     """weight of later errors of the critic in a sampled move's advantage; 1: unbiased, noisy"""
-    states: PositiveInt = 30
-    """updates whose states behind a prompt the gradient over all moves averages"""
     replay: PositiveInt = 20_000
     """legal moves that the critic remembers, each once by state"""
     steps: PositiveInt = 40
@@ -146,14 +144,6 @@ class ActionCriticConfig(Section):
     """moves per step of the critic"""
     learning_rate: PositiveFloat = 3.0e-3
     """learning rate of the critic"""
-
-    @model_validator(mode="after")
-    def _states_of_the_gradient(self) -> Self:
-        if self.gradient == "sampled":
-            self.refuse("states", "applies only to the gradient over all moves; leave it out")
-        elif self.correction:
-            self.refuse("states", "applies only without a correction; leave it out")
-        return self
 
 
 class PPOConfig(SurrogateConfig):

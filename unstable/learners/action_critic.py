@@ -76,7 +76,6 @@ class ActionCritic:
         if learns and len(counted.pairs_R):  # else no answer was a listed move
             self._learn(experience, counted, shares_M)
         values_PK = experience.values(counted, shares_M, self.model.values())
-        experience.visit(turns, points_S, shares_M, config.states)
         if learns:
             self._experience, self._updates = experience.newest(config.replay), self._updates + 1
 
@@ -92,10 +91,12 @@ class ActionCritic:
         corrections_A: Floats | None = None
         if config.correction:
             each_S = np.where(turns.listed_S, corrections_S / shares_M[chosen_S], 0.0)
-            size = len(experience.logprobs)
-            corrections_A = np.bincount(played_S, each_S, size).astype(float)
+            corrections_A = np.bincount(played_S, each_S, len(experience.logprobs)).astype(float)
+            visits_P = np.bincount(points_S, minlength=len(experience.starts_P)).astype(float)
+        else:
+            visits_P = len(turns.firsts) * experience.reach(counted, shares_M)
         moves = MovesVisited.of(
-            experience, points_S, examples_P, values_PK, shares_M, corrections_A
+            experience, examples_P, visits_P, values_PK, shares_M, corrections_A
         )
         examples = moves.examples(batch, unlisted, advantages_S[unlisted], weights_S[unlisted])
         logprobs = [*moves.logprobs, *logprobs[len(asked) :]]

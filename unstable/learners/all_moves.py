@@ -9,6 +9,9 @@ from unstable.learners.batch import Examples, FlatBatch, Floats, Ints, Mask, Rol
 from unstable.learners.experience import Experience
 from unstable.types import TokenSample
 
+_LEAST_VISITS = 1e-3
+"""Least visits per update that a prompt counts with."""
+
 
 class MovesVisited(NamedTuple):
     """The legal moves [L] of each prompt, without duplicates.
@@ -26,33 +29,31 @@ class MovesVisited(NamedTuple):
     def of(
         cls,
         experience: Experience,
-        points_S: Ints,
         examples_P: Mask,
+        visits_P: Floats,
         values_PK: Floats,
         shares_M: Floats,
         corrections_A: Floats | None,
     ) -> Self:
         """Average the advantages Q - V of a prompt's moves over the states behind the prompt.
 
-        These are the states of recent updates, by their weights, and a prompt counts by the root of
-        its visits: between the gradient of the mean reward, by visits, and a step of mirror
-        descent, equal at all prompts. With sums of corrections by answer, which belong to this
-        update's turns, it is the gradient at the states of this update.
+        States count by their visits, and a prompt by the root of its visits: between the gradient
+        of the mean reward, by visits, and a step of mirror descent, equal at all prompts. With sums
+        of corrections by answer, which belong to this update's turns, a prompt counts by its visits
+        and only prompts with visits are examples.
         """
         owners_M, answers_M = experience.owners_M, experience.answers_M
         seats_M = experience.seats_P[owners_M]
         means_PK = experience.means(shares_M, values_PK)
         advantages_M = values_PK[experience.pairs_M, seats_M] - means_PK[owners_M, seats_M]
-        if corrections_A is None:
-            weights_P = experience.weights(shares_M)
-        else:
-            weights_P = np.bincount(points_S, minlength=len(means_PK)).astype(np.float64)
-            examples_P = weights_P > 0
-        weights_M = weights_P[owners_M]
+        if corrections_A is not None:
+            examples_P = visits_P > 0
+        weights_M = visits_P[owners_M]
         chosen_L = np.unique(answers_M[examples_P[owners_M]])
         visits_L: Floats = np.bincount(answers_M, weights_M)[chosen_L].astype(np.float64)
         advantages_L = np.bincount(answers_M, weights_M * advantages_M)[chosen_L] / visits_L
         if corrections_A is None:
+            visits_L = np.maximum(visits_L, _LEAST_VISITS)
             roots_L = np.sqrt(visits_L)
             visits_L = roots_L * visits_L.sum() / roots_L.sum()
         else:

@@ -22,10 +22,10 @@ _DECAY = {"state": 0.99, "seat": 0.9}
 
 What follows a whole state hardly depends on the version that plays; in a seat's view, it does.
 """
-_MOST_WEIGHT = 4.0
-"""Maximum importance weight of an earlier visit."""
-_LEAST_VISITS = 1e-3
-"""Visits per update of a point that recent updates did not reach."""
+_LEAST_REACH = 1e-30
+"""Reach of a point whose past is forgotten."""
+_MOST_TURNS = 1000
+"""Maximum number of turns of a game in the counts."""
 _SWEEPS = 30
 """Maximum number of turns over which an outcome propagates per update beyond the model's values."""
 
@@ -33,16 +33,6 @@ _Point = tuple[tuple[int, ...], tuple[int, ...]]
 """A turn's legal moves: numbers of its pairs and of its answers."""
 _Row = tuple[int, int, bytes, bytes]
 """A pair, the next point or -1, rewards [K] by seat, and whether they are known [K]."""
-
-
-class Visits(NamedTuple):
-    """An update's S turns, game by game."""
-
-    points_S: Ints
-    places_S: Ints  # place of the played move among its point's moves; -1: not listed
-    seats_S: Ints
-    starts_S: Ints  # index of the first turn of each turn's game
-    logshares_S: Floats  # log of the policy's share of the played move at that time
 
 
 class Outcomes(NamedTuple):
@@ -73,7 +63,7 @@ class Experience:
         self._points: dict[_Point, int] = {}
         self._seats, self._seen = list[int](), list[int]()  # by point: its seat and last update
         self._counts: dict[_Row, float] = {}
-        self._recent: list[Visits] = []
+        self._begun: dict[int, float] = {}  # by point: games that began there
         self.logprobs: list[Tensor] = []  # by answer: those of its tokens when it was last scored
 
     def copy(self) -> "Experience":
@@ -110,6 +100,9 @@ class Experience:
         """Count what followed the listed moves of an update."""
         self._updates += 1
         self._counts = {row: count * self._decay for row, count in self._counts.items()}
+        self._begun = {point: count * self._decay for point, count in self._begun.items()}
+        for point in points_S[turns.firsts].tolist():
+            self._begun[point] = self._begun.get(point, 0.0) + 1.0
         points, next_S = list(self._points), turns.next_S.tolist()
         for index, place in enumerate(turns.places_S.tolist()):
             if place >= 0:
@@ -192,33 +185,31 @@ class Experience:
                 break
         return values_PK
 
-    def visit(self, turns: Transitions, points_S: Ints, shares_M: Floats, updates: int) -> None:
-        """Add the turns to the visits of the last `updates` updates."""
-        order, starts = turns.courses
-        points_S, places_S = points_S[order], turns.places_S[order]
-        played_S = np.log(shares_M[self.starts_P[points_S] + np.maximum(places_S, 0)])
-        visits = Visits(points_S, places_S, turns.seats_S[order], starts, played_S)
-        self._recent = [*self._recent, visits][-updates:]
+    def reach(self, counted: Outcomes, shares_M: Floats) -> Floats:
+        """Expected visits of each point [points] in one game of the current policy.
 
-    def weights(self, shares_M: Floats) -> Floats:
-        """Visits of each point per recent update, as the current policy would make them.
-
-        A visit's importance weight is the ratio of the probabilities of the other seats' earlier
-        moves in that game, now and then, up to `_MOST_WEIGHT`. Each point has at least
-        `_LEAST_VISITS`.
+        Games begin, and moves lead to the next turn, as often as the counts say. It follows each
+        point, also one that play rarely visits, from the start of the game, so that the states
+        behind a prompt have the weights that the policy gives them now.
         """
-        weights = np.zeros(len(self._points))
-        for points_S, places_S, seats_S, starts_S, then_S in self._recent:
-            now_S = np.log(shares_M[self.starts_P[points_S] + np.maximum(places_S, 0)])
-            changes_S = np.where(places_S >= 0, now_S - then_S, 0.0)
-            of_seat_SK = changes_S[:, None] * (seats_S[:, None] == np.arange(1 + seats_S.max()))
-            before_SK = np.cumsum(of_seat_SK, axis=0) - of_seat_SK
-            before_SK -= before_SK[starts_S]
-            others_S = before_SK.sum(1) - before_SK[np.arange(len(seats_S)), seats_S]
-            ratios_S = np.exp(np.clip(others_S, -50.0, np.log(_MOST_WEIGHT)))
-            weights += np.bincount(points_S, ratios_S, minlength=len(weights))
-        weights_P: Floats = np.maximum(weights / len(self._recent), _LEAST_VISITS)
-        return weights_P
+        reach: Floats = np.zeros(len(self._points))
+        front: Floats = np.zeros(len(self._points))
+        if self._begun:
+            front[[*self._begun]] = [*self._begun.values()]
+            front /= front.sum()
+        counts_R, pairs = counted.counts_RK.max(1, initial=0.0), len(self.pairs.found)
+        shares_R = counts_R / np.bincount(counted.pairs_R, counts_R, pairs)[counted.pairs_R]
+        goes_on = counted.next_R >= 0
+        pairs_R, next_R, shares_R = (
+            column[goes_on] for column in (counted.pairs_R, counted.next_R, shares_R)
+        )
+        for _ in range(_MOST_TURNS):
+            if not front.any():
+                break
+            reach += front
+            played = np.bincount(self.pairs_M, front[self.owners_M] * shares_M, pairs)
+            front = _sums(next_R, (played[pairs_R] * shares_R)[:, None], len(reach))[:, 0]
+        return np.maximum(reach, _LEAST_REACH)
 
     def newest(self, limit: int) -> "Experience":
         """Forget, if there are more than `limit` moves, the oldest points until half are left.
@@ -249,26 +240,23 @@ class Experience:
             for (pair, after, reward, known), count in self._counts.items()
             if pair in pairs_of and (after < 0 or after in numbers)
         }
-        found._recent = [
-            each._replace(points_S=np.array([numbers[point] for point in each.points_S.tolist()]))
-            for each in self._recent
-            if all(point in numbers for point in each.points_S.tolist())
-        ]
+        found._begun = {
+            numbers[point]: count for point, count in self._begun.items() if point in numbers
+        }
         return found
 
     def packed(self) -> bytes:
         """The whole as bytes, which a checkpoint saves."""
-        recent = [[column.tolist() for column in visits] for visits in self._recent]
         numbers = (self._updates, list(self._points), self._seats, self._seen)
-        counts = [*self._counts.items()]
+        counts, begun = [*self._counts.items()], [*self._begun.items()]
         logprobs = [each.tolist() for each in self.logprobs]
-        found = (self.pairs.found, self.answers.found, numbers, counts, recent, logprobs)
+        found = (self.pairs.found, self.answers.found, numbers, counts, begun, logprobs)
         return msgpack.encode(found)
 
     @classmethod
     def unpacked(cls, packed: bytes, sees: str) -> Self:
         """Return the experience that `packed` had."""
-        pairs, answers, numbers, counts, recent, logprobs = msgpack.decode(packed)
+        pairs, answers, numbers, counts, begun, logprobs = msgpack.decode(packed)
         found = cls(sees)
         for numbered, kept in ((found.pairs, pairs), (found.answers, answers)):
             for each in convert(kept, list[StateMove]):
@@ -276,7 +264,7 @@ class Experience:
         found._updates, points, found._seats, found._seen = numbers
         found._points = {each: n for n, each in enumerate(convert(points, list[_Point]))}
         found._counts = dict(convert(counts, list[tuple[_Row, float]]))
-        found._recent = [Visits(*(np.array(column) for column in each)) for each in recent]
+        found._begun = dict(convert(begun, list[tuple[int, float]]))
         found.logprobs = [torch.tensor(each) for each in logprobs]
         return found
 

@@ -84,11 +84,16 @@ class Transitions:
         """True for turns whose answer is a listed move."""
         return self.places_S >= 0
 
+    @property
+    def firsts(self) -> Ints:
+        """Indices of the turns that begin a game."""
+        return np.setdiff1d(np.arange(len(self.next_S)), self.next_S)
+
     @cached_property
     def courses(self) -> tuple[Ints, Ints]:
         """The turns [S] game by game in order, and where in this order each one's game starts."""
         after, order, starts = self.next_S.tolist(), list[int](), list[int]()
-        for index in sorted(set(range(len(after))) - set(after)):
+        for index in self.firsts.tolist():
             start = len(order)
             while index >= 0:
                 order.append(index)

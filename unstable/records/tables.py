@@ -137,8 +137,8 @@ def exploitability(summary: RunSummary) -> Table:
         "Exploitability (NashConv / 2) in the game's payoff unit; 0 is an equilibrium",
         columns,
         rows,
-        "The two bounds come from the two ways to count illegal answers. Information, in nats, is "
-        "what moves tell about observations: 0 if play ignores them. The least payoff is the lowest "
+        "The two bounds come from the two ways to count illegal answers. Information is what moves "
+        "tell about observations, in nats: 0 if play ignores them. The least payoff is the lowest "
         "mean payoff per game against any version measured before.",
     )
 
