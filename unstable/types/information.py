@@ -1,4 +1,4 @@
-"""Information in moves about their observations: 0 where play is the same whatever a seat sees."""
+"""Information in moves about their observations: 0 if play does not depend on them."""
 
 import numpy as np
 from numpy.typing import NDArray
