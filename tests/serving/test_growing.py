@@ -79,4 +79,4 @@ def test_possible_start_of_stop_text_is_held_back() -> None:
     said = [growing.add([ord(letter)]) for letter in "a\nEN, EN"]
     assert said == ["", "", "a", "\n", "E", "N", ",", " "]
     assert growing.add([ord("D")]) == "" and growing.stopped
-    assert cut_at("a\nEN, END", ["\n\n", "END"]) == ("a\nEN, ", True)
+    assert cut_at("a\nEN, END", ["\n\n", "END"]) == ("a\nEN, ", "END")

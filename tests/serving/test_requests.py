@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.helpers.serving import HI
-from unstable.serving.requests import ApiError, ChatRequest, TextRequest, read_request
+from unstable.serving.requests import ApiError, ChatRequest, TextRequest, json_object, read_request
 
 CHAT = {"model": "main@0", "messages": HI, "max_tokens": 3}
 TEXT = {"model": "base", "prompt": "hi", "max_tokens": 3}
@@ -26,7 +26,7 @@ NAMES = sorted({*ChatRequest.model_fields, *TextRequest.model_fields, "top_p", "
 def test_request_is_parsed_or_gives_one_line_error(change: dict[str, Any], is_chat: bool) -> None:
     kind, base = (ChatRequest, CHAT) if is_chat else (TextRequest, TEXT)
     try:
-        request = read_request(kind, json.dumps({**base, **change}).encode())
+        request = read_request(kind, json_object(json.dumps({**base, **change}).encode()))
     except ApiError as error:
         assert error.status == 400 and len(error.message.splitlines()) <= 1
         json.dumps(error.body()).encode()
@@ -43,7 +43,7 @@ def test_chat_is_converted_for_template() -> None:
         {"role": "assistant", "content": None, "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "1", "content": "2"},
     ]
-    request = read_request(ChatRequest, json.dumps({**CHAT, "messages": messages}).encode())
+    request = read_request(ChatRequest, {**CHAT, "messages": messages})
     function = {"name": "add", "arguments": {"a": 1}}
     assert request.chat == [
         {"role": "system", "content": "Be short."},

@@ -1,4 +1,4 @@
-"""The web application: routes of OpenAI's API, from requests to responses.
+"""The web application: routes of OpenAI's API and its dialects, from requests to responses.
 
 A `ServedSeat` answers requests. A `Served` object finds the seat by the path before `/v1` and the
 request's token, and refuses clients without permission.
@@ -7,7 +7,7 @@ request's token, and refuses clients without permission.
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import Any, Protocol, TypeVar
 
 from starlette.applications import Starlette
@@ -18,6 +18,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from unstable.engines.base import EngineDiedError
+from unstable.serving.dialects import Dialect, dialects
 from unstable.serving.growing import ended
 from unstable.serving.replies import ServedSeat, Writer, check_model
 from unstable.serving.requests import (
@@ -26,9 +27,10 @@ from unstable.serving.requests import (
     ChatRequest,
     TextRequest,
     as_error,
+    json_object,
     read_request,
 )
-from unstable.serving.stream import pieces
+from unstable.serving.stream import event, pieces
 
 _BODY_S = 60  # timeout for receiving a body
 _READ_AWAY = 16 * MOST_BYTES  # bytes read of an oversized body, so that the client gets the error
@@ -68,6 +70,13 @@ def application(served: Served, prefix: str = "") -> Starlette:
     async def text(http: HttpRequest) -> Response:
         return await _answered(served, http, TextRequest)
 
+    def route(dialect: Dialect) -> Route:
+        async def asked(http: HttpRequest) -> Response:
+            http.state.dialect = dialect
+            return await _translated(served, http, dialect)
+
+        return Route(f"{prefix}{dialect.path}", asked, methods=["POST"])
+
     async def health(http: HttpRequest) -> Response:
         return JSONResponse({"status": "ok"})
 
@@ -77,6 +86,7 @@ def application(served: Served, prefix: str = "") -> Starlette:
             Route(f"{prefix}/v1/models/{{name:path}}", model),
             Route(f"{prefix}/v1/chat/completions", chat, methods=["POST"]),
             Route(f"{prefix}/v1/completions", text, methods=["POST"]),
+            *map(route, dialects()),
             Route("/health", health),
             *served.routes(),
         ],
@@ -87,9 +97,10 @@ def application(served: Served, prefix: str = "") -> Starlette:
 
 
 def token_of(http: HttpRequest) -> str | None:
-    """Return a request's bearer token; None without one."""
+    """Return a request's bearer token or, as in Anthropic's API, its key; None without one."""
     kind, _, token = http.headers.get("authorization", "").partition(" ")
-    return token.strip() or None if kind.lower() == "bearer" else None
+    bearer = token.strip() if kind.lower() == "bearer" else ""
+    return bearer or http.headers.get("x-api-key") or None
 
 
 async def body_of(http: HttpRequest) -> bytes:
@@ -123,21 +134,61 @@ async def _answered(
     served: Served, http: HttpRequest, kind: type[ChatRequest] | type[TextRequest]
 ) -> Response:
     seat = served.seat(http.path_params, token_of(http))  # check before reading the body
-    request = read_request(kind, await body_of(http))
-    if request.stream:
-        told = pieces(seat, request)
-        # An error before the first piece becomes a plain response.
-        first = await unless_gone(http, asyncio.ensure_future(anext(told)))
+    request = read_request(kind, json_object(await body_of(http)))
+    if not request.stream:
+        return JSONResponse(await _whole(http, seat, request))
+    told = await _streamed(http, seat, request)
 
-        async def all_pieces() -> AsyncIterator[bytes]:
-            async with contextlib.aclosing(told):
-                yield first
-                async for piece in told:
-                    yield piece
+    async def events() -> AsyncIterator[bytes]:
+        async with contextlib.aclosing(told):
+            failed = False
+            async for piece in told:
+                failed = "error" in piece
+                yield event(piece)
+            if not failed:
+                yield event("[DONE]")
 
-        return StreamingResponse(all_pieces(), media_type="text/event-stream")
+    return StreamingResponse(events(), media_type="text/event-stream")
+
+
+async def _translated(served: Served, http: HttpRequest, dialect: Dialect) -> Response:
+    """Answer a request of a dialect by a chat completion."""
+    seat = served.seat(http.path_params, token_of(http))
+    given = json_object(await body_of(http))
+    request = read_request(ChatRequest, dialect.chat(given))
+    if not request.stream:
+        return JSONResponse(dialect.whole(given, await _whole(http, seat, request)))
+    told = await _streamed(http, seat, request)
+
+    async def events() -> AsyncIterator[bytes]:
+        async with contextlib.aclosing(told):
+            async for each in dialect.events(given, told):
+                yield event(each, each["type"])
+
+    return StreamingResponse(events(), media_type="text/event-stream")
+
+
+async def _whole(
+    http: HttpRequest, seat: ServedSeat, request: ChatRequest | TextRequest
+) -> dict[str, Any]:
     reply = await unless_gone(http, asyncio.create_task(seat.answer(request, None)))
-    return JSONResponse(Writer(request, seat.strings).whole(reply))
+    return Writer(request, seat.strings).whole(reply)
+
+
+async def _streamed(
+    http: HttpRequest, seat: ServedSeat, request: ChatRequest | TextRequest
+) -> AsyncGenerator[dict[str, Any]]:
+    """Return the pieces of an answer once there is one: an error before it is a plain response."""
+    told = pieces(seat, request)
+    first = await unless_gone(http, asyncio.ensure_future(anext(told)))
+
+    async def all_pieces() -> AsyncGenerator[dict[str, Any]]:
+        async with contextlib.aclosing(told):
+            yield first
+            async for piece in told:
+                yield piece
+
+    return all_pieces()
 
 
 async def unless_gone(http: HttpRequest, asked: "asyncio.Future[T]") -> T:
@@ -160,5 +211,6 @@ async def unless_gone(http: HttpRequest, asked: "asyncio.Future[T]") -> T:
 async def _refused(http: HttpRequest, error: Exception) -> Response:
     if isinstance(error, HTTPException):
         error = ApiError(error.status_code, f"{http.method} {http.url.path}: {error.detail}")
-    error = as_error(error)
-    return JSONResponse(error.body(), status_code=error.status, headers=error.headers)
+    error, dialect = as_error(error), getattr(http.state, "dialect", None)
+    body = error.body() if dialect is None else dialect.error(error)
+    return JSONResponse(body, status_code=error.status, headers=error.headers)

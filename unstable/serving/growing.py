@@ -14,10 +14,11 @@ _WINDOW = 64  # newest ids to decode again with each new id; at most twice as ma
 _LATER = 7  # ids between a failed attempt to settle and the next one
 
 
-def cut_at(text: str, stops: Sequence[str]) -> tuple[str, bool]:
-    """Return a text up to the first of the stops, and whether it has one."""
-    places = [place for stop in stops if (place := text.find(stop)) >= 0]
-    return (text[: min(places)], True) if places else (text, False)
+def cut_at(text: str, stops: Sequence[str]) -> tuple[str, str | None]:
+    """Return a text up to the first of the stops, and this stop; None if it has none."""
+    places = [(place, stop) for stop in stops if (place := text.find(stop)) >= 0]
+    first, stop = min(places, default=(len(text), None))
+    return text[:first], stop
 
 
 class Growing:
@@ -43,7 +44,8 @@ class Growing:
         self._ids += ids
         tail = self._text(self._ids)
         known = (self._settled + tail).rstrip(UNKNOWN)
-        ready, self.stopped = cut_at(known, self._stops)
+        ready, stop = cut_at(known, self._stops)
+        self.stopped = stop is not None
         if not self.stopped:
             ready = known[: max(0, len(known) - self._held)]
         new = ready[self._sent :]

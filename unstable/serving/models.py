@@ -333,8 +333,8 @@ def choice_of(
     prompt_ids: Sequence[int],
 ) -> Choice:
     """Convert a completion to a choice: its text up to the first stop, and its tool calls."""
-    text, stopped = cut_at(decode(completion.token_ids), request.stops)
-    finish: str = "stop" if stopped else completion.finish_reason
+    text, stop = cut_at(decode(completion.token_ids), request.stops)
+    finish: str = completion.finish_reason if stop is None else "stop"
     calls: list[dict[str, Any]] = []
     if isinstance(request, ChatRequest) and request.offered:
         text, calls = read_tool_calls(text)
@@ -342,7 +342,7 @@ def choice_of(
         finish = "tool_calls" if calls else finish
     if isinstance(request, TextRequest) and request.echo:
         text = decode(prompt_ids) + text
-    return Choice(text=text, finish_reason=finish, completion=completion, calls=calls)
+    return Choice(text=text, finish_reason=finish, completion=completion, calls=calls, stop=stop)
 
 
 class ForToken:

@@ -46,6 +46,7 @@ class Choice:
     completion: Completion | None = None  # None: no local model answered
     before: "ReplyPart | None" = None  # prompt tokens, if echoed
     calls: list[dict[str, Any]] = field(default_factory=list)  # tool calls: name and arguments
+    stop: str | None = None  # stop text that ended it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +105,7 @@ class Writer:
         return {"id": self._id, "object": kind, "created": self._created, "model": model}
 
     def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
-        found: dict[str, Any] = {"index": index, "finish_reason": choice.finish_reason}
+        found: dict[str, Any] = {"index": index, **_end(choice)}
         if self._is_chat:
             said = {"content": choice.text, "refusal": None, **_calls(choice)}
             found["message"] = {"role": "assistant", **said}
@@ -150,29 +151,31 @@ class Writer:
 
     def begun(self, model: str, index: int) -> dict[str, Any]:
         """Return the first piece of an answer of a chat."""
-        return self._piece(model, index, {"role": "assistant", "content": ""}, None)
+        return self._piece(model, index, {"role": "assistant", "content": ""})
 
     def added(self, model: str, index: int, text: str, part: ReplyPart) -> dict[str, Any]:
         """Return a piece with new text, of these tokens."""
         delta = {"content": text} if self._is_chat else text
-        piece = self._piece(model, index, delta, None)
+        piece = self._piece(model, index, delta)
         piece["choices"][0] |= self._tokens(part)
         return piece
 
     def ended(self, model: str, index: int, choice: Choice) -> dict[str, Any]:
         """Return the last piece of an answer, with its tool calls."""
         delta: Any = _calls(choice, place=True) if self._is_chat else ""
-        return self._piece(model, index, delta, choice.finish_reason)
+        piece = self._piece(model, index, delta)
+        piece["choices"][0] |= _end(choice)
+        return piece
 
     def counted(self, reply: Reply) -> dict[str, Any]:
         """Return the final piece with the usage, sent if the request includes it."""
         kind = "chat.completion.chunk" if self._is_chat else "text_completion"
         return {**self._head(kind, reply.model), "choices": [], "usage": usage(reply)}
 
-    def _piece(self, model: str, index: int, delta: Any, finish: str | None) -> dict[str, Any]:
+    def _piece(self, model: str, index: int, delta: Any) -> dict[str, Any]:
         kind = "chat.completion.chunk" if self._is_chat else "text_completion"
         name = "delta" if self._is_chat else "text"
-        choice = {"index": index, name: delta, "logprobs": None, "finish_reason": finish}
+        choice = {"index": index, name: delta, "logprobs": None, "finish_reason": None}
         options = self._request.stream_options
         counted = {"usage": None} if options is not None and options.include_usage else {}
         return {**self._head(kind, model), "choices": [choice], **counted}
@@ -187,6 +190,11 @@ def usage(reply: Reply) -> dict[str, int]:
         "completion_tokens": sampled,
         "total_tokens": prompt + sampled,
     }
+
+
+def _end(choice: Choice) -> dict[str, Any]:
+    """Return why an answer ended, and the stop text that ended it."""
+    return {"finish_reason": choice.finish_reason, "stop_reason": choice.stop}
 
 
 def _token(text: str, logprob: float | None) -> dict[str, Any]:

@@ -351,15 +351,19 @@ _TYPE = re.compile(r"(str|int|float|bool|list\[.*|literal\[.*|function-.*|_[A-Z]
 """Parts that pydantic adds to an error's location: the type that it tried."""
 
 
-def read_request(kind: type[ChatRequest] | type[TextRequest], body: bytes) -> Any:
-    """Parse a request of that kind from a body; raises `ApiError`."""
+def json_object(body: bytes) -> dict[str, Any]:
+    """Parse a body, without fields that are null; raises `ApiError`."""
     try:
         given = json.loads(body)
     except (ValueError, RecursionError):
         raise ApiError(400, "the request body is not JSON") from None
     if not isinstance(given, Mapping):
         raise ApiError(400, "the request body is not a JSON object")
-    given = {name: value for name, value in given.items() if value is not None}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def read_request(kind: type[ChatRequest] | type[TextRequest], given: Mapping[str, Any]) -> Any:
+    """Validate a request of that kind; raises `ApiError`."""
     for name, value in given.items():
         if name in kind.model_fields or name in _UNREAD:
             continue

@@ -1,8 +1,8 @@
-"""Streaming of an answer token by token, as server-sent events."""
+"""Streaming of an answer token by token, in pieces that are sent as server-sent events."""
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from typing import Any
 
 from unstable.engines.base import Told
@@ -12,10 +12,12 @@ from unstable.serving.requests import ChatRequest, TextRequest, as_error
 from unstable.types import TopLogprobs
 
 
-async def pieces(seat: ServedSeat, request: ChatRequest | TextRequest) -> AsyncGenerator[bytes]:
-    """Yield the events of an answer; closing the generator cancels the answer.
+async def pieces(
+    seat: ServedSeat, request: ChatRequest | TextRequest
+) -> AsyncGenerator[dict[str, Any]]:
+    """Yield the pieces of an answer; closing the generator cancels the answer.
 
-    Raises `ApiError` for an error before the first event; a later error becomes an event.
+    Raises `ApiError` for an error before the first piece; a later error becomes a piece.
     """
     heard: asyncio.Queue[tuple[int, ReplyPart] | None] = asyncio.Queue()
 
@@ -29,7 +31,7 @@ async def pieces(seat: ServedSeat, request: ChatRequest | TextRequest) -> AsyncG
 
     asked = asyncio.create_task(seat.answer(request, [told(i) for i in range(request.answers)]))
     asked.add_done_callback(lambda _: heard.put_nowait(None))
-    stream, is_first = _EventStream(seat, request), True
+    stream, is_first = _Pieces(seat, request), True
     try:
         while (token := await heard.get()) is not None:
             for piece in stream.next(*token):
@@ -41,13 +43,13 @@ async def pieces(seat: ServedSeat, request: ChatRequest | TextRequest) -> AsyncG
         elif is_first:
             raise error
         else:
-            yield event(as_error(error).body())
+            yield as_error(error).body()
     finally:
         asked.cancel()
 
 
-class _EventStream:
-    """The events of one request, and the progress of its answers."""
+class _Pieces:
+    """The pieces of one request, and the progress of its answers."""
 
     def __init__(self, seat: ServedSeat, request: ChatRequest | TextRequest) -> None:
         self._request = request
@@ -57,37 +59,37 @@ class _EventStream:
         self._is_whole = isinstance(request, ChatRequest) and bool(request.offered)
         self._begun = set[int]()
 
-    def next(self, index: int, part: ReplyPart) -> Iterator[bytes]:
-        """Yield events that can be sent after an answer has got these tokens."""
+    def next(self, index: int, part: ReplyPart) -> Iterator[dict[str, Any]]:
+        """Yield pieces that can be sent after an answer has got these tokens."""
         yield from self._begin(index)
         if self._is_whole:
             return
         text = self._growing[index].add(part.ids)
         if text or self._request.wants_tokens:
-            yield event(self._writer.added(self._request.model, index, text, part))
+            yield self._writer.added(self._request.model, index, text, part)
 
-    def _begin(self, index: int) -> Iterator[bytes]:
+    def _begin(self, index: int) -> Iterator[dict[str, Any]]:
         if isinstance(self._request, ChatRequest) and index not in self._begun:
-            yield event(self._writer.begun(self._request.model, index))
+            yield self._writer.begun(self._request.model, index)
         self._begun.add(index)
 
-    def last(self, reply: Reply) -> Iterator[bytes]:
-        """Yield the events that end each answer, including text held back so far."""
+    def last(self, reply: Reply) -> Iterator[dict[str, Any]]:
+        """Yield the pieces that end each answer, including text held back so far."""
         model = self._request.model
         for index, choice in enumerate(reply.choices):
             yield from self._begin(index)
             rest = self._growing[index].rest(choice.text)
             part = ReplyPart.of(choice.completion) if self._is_whole else ReplyPart()
             if rest or (part.ids and self._request.wants_tokens):
-                yield event(self._writer.added(model, index, rest, part))
-            yield event(self._writer.ended(model, index, choice))
+                yield self._writer.added(model, index, rest, part)
+            yield self._writer.ended(model, index, choice)
         options = self._request.stream_options
         if options is not None and options.include_usage:
-            yield event(self._writer.counted(reply))
-        yield event("[DONE]")
+            yield self._writer.counted(reply)
 
 
-def event(data: dict[str, Any] | str) -> bytes:
+def event(data: Mapping[str, Any] | str, name: str = "") -> bytes:
     """Return a server-sent event."""
     text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
-    return f"data: {text}\n\n".encode()
+    head = f"event: {name}\n" if name else ""
+    return f"{head}data: {text}\n\n".encode()

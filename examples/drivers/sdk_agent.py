@@ -1,0 +1,48 @@
+"""The calculator's seats as agents of the OpenAI Agents SDK, through the Responses API.
+
+In an environment with `pip install openai-agents httpx`, from the root of a clone:
+
+    unstable train --config examples/drivers/calculator.yaml --games.0.env driver --listen 8100
+    python -m examples.drivers.sdk_agent http://127.0.0.1:8100
+"""
+
+import math
+import re
+import sys
+from typing import Any
+
+from agents import (
+    Agent,
+    AgentsException,
+    OpenAIResponsesModel,
+    Runner,
+    function_tool,
+    set_tracing_disabled,
+)
+
+from examples.drivers.calculator import ASKED, Calculator
+from unstable.drivers import SeatAddress, drive
+
+
+@function_tool
+def add(a: float, b: float) -> str:
+    """The sum of two numbers."""
+    return f"{a + b:g}"
+
+
+class AgentCalculator(Calculator):
+    async def answer(self, seat: SeatAddress, a: int, b: int) -> float:
+        """Return the last number in an agent's answer; infinite without one."""
+        client = self.client.with_options(base_url=seat.base_url, api_key=seat.api_key)
+        model = OpenAIResponsesModel("seat", client)
+        agent: Any = Agent(name="calculator", model=model, tools=[add])
+        try:
+            result = await Runner.run(agent, ASKED.format(a, b), max_turns=4)
+        except AgentsException:  # the answer was cut, or too many calls
+            return math.inf
+        return float(["inf", *re.findall(r"\d+(?:\.\d+)?", result.final_output or "")][-1])
+
+
+if __name__ == "__main__":
+    set_tracing_disabled(True)
+    drive(AgentCalculator().play, sys.argv[1], at_once=16)

@@ -1,0 +1,263 @@
+"""Anthropic's Messages and OpenAI's Responses: the tokens of chat completions in other words."""
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.helpers.driven import Open, one_game
+from tests.helpers.serving import Endpoint, Says, endpoint, served_config
+from tests.serving.test_requests import JSON
+from unstable.config import ModelConfig
+from unstable.contrib.dialects.anthropic import Messages
+from unstable.contrib.dialects.responses import Responses
+from unstable.models.base import load_tokenizer
+from unstable.serving.requests import ApiError, ChatRequest, json_object, read_request
+
+LONGER = served_config(sampling={"max_prompt_tokens": 600, "max_tokens": 16})
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
+CHAT: dict[str, Any] = {
+    "model": "main@0",
+    "max_tokens": 9,
+    "tools": [{"type": "function", "function": {"name": "add", "parameters": SCHEMA}}],
+    "messages": [
+        {"role": "system", "content": "Be short."},
+        {"role": "user", "content": "2 + 2?"},
+        {
+            "role": "assistant",
+            "content": "I add.",
+            "tool_calls": [{"function": {"name": "add", "arguments": '{"a": 2}'}}],
+        },
+        {"role": "tool", "content": "4"},
+        {"role": "user", "content": "Sure?"},
+    ],
+}
+MESSAGES: dict[str, Any] = {
+    "model": "main@0",
+    "max_tokens": 9,
+    "system": [{"type": "text", "text": "Be short.", "cache_control": {"type": "ephemeral"}}],
+    "tools": [{"name": "add", "input_schema": SCHEMA}],
+    "messages": [
+        {"role": "user", "content": "2 + 2?"},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": "Hm.", "signature": "x"},
+                {"type": "text", "text": "I add."},
+                {"type": "tool_use", "id": "7", "name": "add", "input": {"a": 2}},
+            ],
+        },
+        {
+            "role": "user",
+            "content": [
+                {"type": "tool_result", "tool_use_id": "7", "content": "4"},
+                {"type": "text", "text": "Sure?"},
+            ],
+        },
+    ],
+    "metadata": {"user_id": "me"},
+}
+RESPONSES: dict[str, Any] = {
+    "model": "main@0",
+    "max_output_tokens": 9,
+    "instructions": "Be short.",
+    "tools": [{"type": "function", "name": "add", "parameters": SCHEMA, "strict": False}],
+    "input": [
+        {"role": "user", "content": [{"type": "input_text", "text": "2 + 2?"}]},
+        {"type": "reasoning", "summary": []},
+        {
+            "type": "message",
+            "role": "assistant",
+            "content": [{"type": "output_text", "text": "I add.", "annotations": []}],
+        },
+        {"type": "function_call", "call_id": "7", "name": "add", "arguments": '{"a": 2}'},
+        {"type": "function_call_output", "call_id": "7", "output": "4"},
+        {"role": "user", "content": "Sure?"},
+    ],
+    "store": False,
+}
+BODIES = [(Messages(), MESSAGES), (Responses(), RESPONSES)]
+BOTH = pytest.mark.parametrize(("dialect", "body"), BODIES, ids=["anthropic", "responses"])
+
+
+@BOTH
+def test_conversation_becomes_the_same_chat(dialect: Any, body: dict[str, Any]) -> None:
+    request = read_request(ChatRequest, dialect.chat(body))
+    expected = read_request(ChatRequest, CHAT)
+    assert (request.chat, request.offered) == (expected.chat, expected.offered)
+    assert request.most_tokens == expected.most_tokens
+
+
+@BOTH
+@settings(max_examples=200)
+@given(data=st.data())
+def test_any_body_is_read_or_refused_in_one_line(dialect: Any, body: Any, data: Any) -> None:
+    names = [*body, "tool_choice", "stop_sequences", "text", "include", "background", "stream"]
+    changed = body | data.draw(st.dictionaries(st.sampled_from(names), JSON, max_size=3))
+    name = "messages" if "messages" in body else "input"
+    if data.draw(st.booleans()):
+        changed = {**changed, name: [*body[name], data.draw(JSON)]}
+    try:
+        read_request(ChatRequest, dialect.chat(json_object(json.dumps(changed).encode())))
+    except ApiError as error:
+        assert error.status == 400 and len(error.message.splitlines()) <= 1
+        json.dumps(dialect.error(error)).encode()
+
+
+async def posted(served: Endpoint, path: str, body: Any, key: str = "any") -> httpx.Response:
+    async with httpx.AsyncClient(trust_env=False) as client:
+        url, headers = f"{served.server.url}{path}", {"x-api-key": key}
+        return await client.post(url, json=body, headers=headers)
+
+
+async def events(served: Endpoint, path: str, body: Any) -> list[dict[str, Any]]:
+    """Return a stream's events, each named by its type."""
+    reply = await posted(served, path, body | {"stream": True})
+    found = []
+    for each in reply.text.strip().split("\n\n"):
+        name, data = each.split("\n")
+        found.append(json.loads(data.removeprefix("data: ")))
+        assert name == f"event: {found[-1]['type']}"
+    return found
+
+
+async def test_apis_give_equal_tokens_whole_and_streamed() -> None:
+    said: list[Any] = [{"role": "user", "content": "2 + 2?"}]
+    same: dict[str, Any] = {"model": "main@0", "temperature": 2.0}
+    extra: dict[str, Any] = {"extra_body": {"seed": 1}}
+    messages = same | {"messages": said, "max_tokens": 9, "seed": 1}
+    async with endpoint() as served, served.client() as client:
+        chat = await client.chat.completions.create(**same, messages=said, max_tokens=9, **extra)
+        text, tokens = chat.choices[0].message.content, chat.usage
+        assert len(text) > 1  # several tokens
+        counts = {"input_tokens": tokens.prompt_tokens, "output_tokens": tokens.completion_tokens}
+
+        reply = (await posted(served, "/v1/messages", messages)).json()
+        assert reply["content"] == [{"type": "text", "text": text}]
+        assert (reply["stop_reason"], reply["usage"]) == ("end_turn", counts)
+        first, *_, end, last = found = await events(served, "/v1/messages", messages)
+        assert first["message"]["content"] == [] and last == {"type": "message_stop"}
+        assert end["delta"] == {"stop_reason": "end_turn", "stop_sequence": None}
+        assert end["usage"] == counts
+        assert "".join(each["delta"].get("text", "") for each in found[2:-3]) == text
+
+        asked = same | {"input": "2 + 2?", "max_output_tokens": 9, **extra}
+        whole = await client.responses.create(**asked, include=["message.output_text.logprobs"])
+        assert whole.output_text == text and whole.status == "completed"
+        assert whole.usage.input_tokens == tokens.prompt_tokens
+        assert "".join(each.token for each in whole.output[0].content[0].logprobs) == text
+        parts = []
+        async for event in await client.responses.create(**asked, stream=True):
+            parts.append(event)
+        assert [each.sequence_number for each in parts] == list(range(len(parts)))
+        assert parts[-1].response.output_text == text
+        deltas = [each.delta for each in parts if each.type == "response.output_text.delta"]
+        assert "".join(deltas) == text and len(deltas) > 1
+
+        cut = await client.responses.create(**asked | {"max_output_tokens": 1})
+        assert (cut.status, cut.incomplete_details.reason) == ("incomplete", "max_output_tokens")
+        reply = (await posted(served, "/v1/messages", messages | {"max_tokens": 1})).json()
+        assert reply["stop_reason"] == "max_tokens"
+
+
+CALL = 'I add. <tool_call>{"name": "add", "arguments": {"a": 2}}</tool_call>'
+
+
+async def test_calls_stops_and_errors_have_each_apis_form() -> None:
+    tokenizer = load_tokenizer(ModelConfig())
+    ids = [*tokenizer.encode(CALL, add_special_tokens=False), tokenizer.eos_token_id]
+    engine, seen = Says(lambda seed: ids), {"max_tokens": 60}
+    served_by = endpoint(LONGER, engine, token="secret", tokenizer=tokenizer)
+    async with served_by as served, served.client("secret") as client:
+
+        async def ask(**more: Any) -> httpx.Response:
+            return await posted(served, "/v1/messages", MESSAGES | seen | more, "secret")
+
+        reply = (await ask()).json()
+        spoken, use = reply["content"]
+        assert spoken["text"] == "I add." and reply["stop_reason"] == "tool_use"
+        assert (use["type"], use["name"], use["input"]) == ("tool_use", "add", {"a": 2})
+        reply = (await ask(tools=[], stop_sequences=["zzz", "<tool"])).json()
+        assert (reply["stop_reason"], reply["stop_sequence"]) == ("stop_sequence", "<tool")
+        assert reply["content"] == [{"type": "text", "text": "I add. "}]
+
+        asked = RESPONSES | {"max_output_tokens": 60}
+        whole = await client.responses.create(**asked)
+        message, call = whole.output
+        assert (whole.output_text, call.name, call.arguments) == ("I add.", "add", '{"a": 2}')
+        async with client.responses.stream(**asked) as stream:
+            again = await stream.get_final_response()
+        assert [each.type for each in again.output] == ["message", "function_call"]
+        assert again.output_text == "I add." and again.usage == whole.usage
+
+        refused = await posted(served, "/v1/messages", MESSAGES)
+        assert refused.status_code == 401
+        assert refused.json()["error"]["type"] == "authentication_error"
+        for wrong, status in (({"model": "gone"}, 404), ({"top_p": 0.5}, 400)):
+            refused = await ask(**wrong)
+            assert refused.status_code == status and refused.json()["type"] == "error"
+        refused = await posted(served, "/v1/responses", {"input": [{"type": "x"}]}, "secret")
+        assert "unsupported item type 'x'" in refused.json()["error"]["message"]
+
+        engine.error = RuntimeError("no")
+        failed = (
+            await posted(served, "/v1/messages", MESSAGES | {"stream": True}, "secret")
+        ).json()
+        assert failed["error"]["type"] == "api_error"
+
+
+async def test_official_client_reads_messages() -> None:
+    anthropic = pytest.importorskip("anthropic", reason="pip install anthropic")
+    async with endpoint(LONGER) as served:
+        client = anthropic.AsyncAnthropic(base_url=served.server.url, api_key="any")
+        asked = MESSAGES | {"messages": [{"role": "user", "content": "2 + 2?"}], "tools": []}
+        async with client, client.messages.stream(**asked) as stream:
+            text = "".join([part async for part in stream.text_stream])
+            message = await stream.get_final_message()
+        assert message.content[0].text == text and message.usage.output_tokens > 0
+
+
+def _requests(game: Open, kind: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
+    """Return a seat's address for an API, and its requests before and after a tool's output."""
+    url, question, output = game.told["seats"][0]["base_url"], "2 + 2?", "4 is the sum"
+    chat: list[Any] = [{"role": "user", "content": question}]
+    if kind == "chat":
+        after = [*chat, {"role": "assistant", "content": "{}"}, {"role": "tool", "content": output}]
+        return f"{url}/chat/completions", {"messages": chat}, {"messages": after}
+    if kind == "responses":
+        told = {"type": "function_call_output", "call_id": "7", "output": output}
+        after = [*chat, {"role": "assistant", "content": "{}"}, told]
+        return f"{url}/responses", {"input": chat}, {"input": after}
+    result = [{"type": "tool_result", "tool_use_id": "7", "content": output}]
+    said = {"role": "assistant", "content": [{"type": "text", "text": "{}"}]}
+    after = [*chat, said, {"role": "user", "content": result}]
+    return f"{url}/messages", {"messages": chat}, {"messages": after}
+
+
+async def test_seats_of_games_record_equal_tokens_for_every_api(tmp_path: Any) -> None:
+    recorded = {}
+    for kind in ("chat", "responses", "anthropic"):
+        most = "max_output_tokens" if kind == "responses" else "max_tokens"
+        async with one_game(tmp_path / kind, sampling={"max_tokens": 200}) as game:
+            key = game.told["seats"][0]["api_key"]
+            url, first, second = _requests(game, kind)
+            body: dict[str, Any] = {"model": "any", most: 5}
+            reply = (await game.door.post(url, key, body | first)).json()
+            chosen = reply["choices"][0]["message"] if kind == "chat" else reply
+            text = chosen["content"] if kind == "chat" else ""
+            if kind == "responses":
+                text = reply["output"][0]["content"][0]["text"]
+            if kind == "anthropic":
+                text = "".join(block["text"] for block in reply["content"])
+            told = json.loads(json.dumps(second).replace('"{}"', json.dumps(text)))
+            await game.door.post(url, key, body | told)
+            await game.end(payoffs=[0, 0])
+            (turn,) = (await game.result()).turns
+            sampled = turn.answer.sampled
+            assert sampled is not None
+            assert [each.scored for each in sampled.segments] == [True, False, True]
+            recorded[kind] = sampled.prompt_ids, sampled.token_ids, sampled.logprobs
+    assert recorded["responses"] == recorded["chat"] == recorded["anthropic"]

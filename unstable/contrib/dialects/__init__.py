@@ -1,0 +1,1 @@
+"""Chat APIs other than OpenAI's chat completions, by entry points `unstable.dialects`."""

@@ -1,0 +1,284 @@
+"""OpenAI's Responses API: https://platform.openai.com/docs/api-reference/responses.
+
+Nothing is stored: each request has the whole conversation as its `input`. Settings that do not
+change which tokens a model may sample, such as `reasoning` and `store`, are ignored.
+"""
+
+import time
+import uuid
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import Any
+
+from unstable.config import shown
+from unstable.serving.requests import ApiError
+
+_OWN = {"input", "instructions", "max_output_tokens", "tools", "tool_choice", "text", "include"}
+_IGNORED = {
+    "reasoning",
+    "truncation",
+    "max_tool_calls",
+    "prompt_cache_retention",
+    "client_metadata",
+}
+_STORED = {"previous_response_id", "conversation", "prompt"}
+_ECHOED = ("instructions", "max_output_tokens", "temperature", "metadata")
+_LOGPROBS = "message.output_text.logprobs"
+
+
+class Responses:
+    """Translator of `/v1/responses`."""
+
+    path = "/v1/responses"
+
+    def chat(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        for name in sorted(_STORED & given.keys()):
+            raise ApiError(400, f"{name}: nothing is stored; send all as input", param=name)
+        if given.get("background"):
+            raise ApiError(400, "background: unsupported; remove it", param="background")
+        skipped = {*_OWN, *_IGNORED, "background"}
+        asked = {name: value for name, value in given.items() if name not in skipped}
+        first = given.get("instructions")
+        head = [{"role": "system", "content": first}] if first else []
+        asked["messages"] = [*head, *_messages(given.get("input"))]
+        if "max_output_tokens" in given:
+            asked["max_completion_tokens"] = given["max_output_tokens"]
+        if tools := given.get("tools"):
+            asked["tools"] = [*map(_tool, _list(tools, "tools"))]
+        if choice := given.get("tool_choice"):
+            asked["tool_choice"] = _choice(choice)
+        if form := _mapping(given.get("text") or {}, "text").get("format"):
+            asked["response_format"] = _form(_mapping(form, "text.format"))
+        if _LOGPROBS in _list(given.get("include", []), "include") or given.get("top_logprobs"):
+            asked["logprobs"] = True
+        if given.get("stream"):
+            asked |= {"stream": True, "stream_options": {"include_usage": True}}
+        return asked
+
+    def whole(self, given: Mapping[str, Any], reply: Mapping[str, Any]) -> dict[str, Any]:
+        (choice,) = reply["choices"]
+        said, output = choice["message"], list[dict[str, Any]]()
+        calls = said.get("tool_calls", ())
+        if said["content"] or not calls:
+            part = _part(said["content"], _tokens(choice))
+            output.append(_item(_named("msg"), [part], _is_cut(choice)))
+        output += [_call(_named("fc"), call) for call in calls]
+        response = _response(given, _named("resp"), reply["model"])
+        return response | _finished(choice, output, reply["usage"])
+
+    async def events(
+        self, given: Mapping[str, Any], pieces: AsyncIterator[Mapping[str, Any]]
+    ) -> AsyncIterator[dict[str, Any]]:
+        number = 0
+        async for name, each in _ResponseStream(given).events(pieces):
+            yield {"type": name, "sequence_number": number, **each}
+            number += 1
+
+    def error(self, error: ApiError) -> dict[str, Any]:
+        return error.body()
+
+
+class _ResponseStream:
+    """The events of one answer, and what it has so far."""
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        self._response = _response(given, _named("resp"), given["model"])
+        self._output = list[dict[str, Any]]()
+        self._item = _named("msg")
+        self._text, self._logprobs = "", list[Any]()
+        self._is_open = False
+
+    async def events(
+        self, pieces: AsyncIterator[Mapping[str, Any]]
+    ) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+        yield "response.created", {"response": self._response}
+        yield "response.in_progress", {"response": self._response}
+        end: Mapping[str, Any] = {}
+        async for piece in pieces:
+            if "error" in piece:
+                said = piece["error"]
+                yield "error", {name: said[name] for name in ("message", "param", "code")}
+                return
+            if piece.get("usage"):
+                finished = self._response | _finished(end, self._output, piece["usage"])
+                yield f"response.{finished['status']}", {"response": finished}
+                continue
+            (choice,) = piece["choices"]
+            for each in self._added(choice):
+                yield each
+            if choice["finish_reason"]:
+                end = choice
+                for each in self._ended(choice):
+                    yield each
+
+    def _added(self, choice: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+        if not (text := choice["delta"].get("content")):
+            return
+        if not self._is_open:
+            yield from self._opened()
+        self._text += text
+        new = _tokens(choice)
+        self._logprobs += new
+        yield "response.output_text.delta", {**self._place, "delta": text, "logprobs": new}
+
+    def _opened(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        self._is_open = True
+        item = _item(self._item, [], is_cut=False) | {"status": "in_progress"}
+        yield "response.output_item.added", {"output_index": 0, "item": item}
+        yield "response.content_part.added", {**self._place, "part": _part("", [])}
+
+    @property
+    def _place(self) -> dict[str, Any]:
+        return {"item_id": self._item, "output_index": 0, "content_index": 0}
+
+    def _ended(self, choice: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+        calls = choice["delta"].get("tool_calls", ())
+        if not (self._is_open or calls):
+            yield from self._opened()
+        if self._is_open:
+            part = _part(self._text, self._logprobs)
+            told = {"text": self._text, "logprobs": self._logprobs}
+            yield "response.output_text.done", {**self._place, **told}
+            yield "response.content_part.done", {**self._place, "part": part}
+            self._output.append(_item(self._item, [part], _is_cut(choice)))
+            yield "response.output_item.done", {"output_index": 0, "item": self._output[-1]}
+        for call in calls:
+            index, item = len(self._output), _call(_named("fc"), call)
+            begun = {**item, "arguments": "", "status": "in_progress"}
+            place = {"item_id": item["id"], "output_index": index}
+            yield "response.output_item.added", {"output_index": index, "item": begun}
+            name, text = "response.function_call_arguments", item["arguments"]
+            yield f"{name}.delta", {**place, "delta": text}
+            yield f"{name}.done", {**place, "name": item["name"], "arguments": text}
+            yield "response.output_item.done", {"output_index": index, "item": item}
+            self._output.append(item)
+
+
+def _mapping(given: Any, place: str) -> Mapping[str, Any]:
+    """Return a JSON object; raises `ApiError` for anything else."""
+    if not isinstance(given, dict):
+        raise ApiError(400, f"{place}: must be an object", param=place)
+    return given
+
+
+def _list(given: Any, place: str) -> list[Any]:
+    """Return a JSON list; raises `ApiError` for anything else."""
+    if not isinstance(given, list):
+        raise ApiError(400, f"{place}: must be a list", param=place)
+    return given
+
+
+def _messages(given: Any) -> list[dict[str, Any]]:
+    """Return the items of an input as messages; an answer's text and calls become one message."""
+    if isinstance(given, str):
+        return [{"role": "user", "content": given}]
+    found: list[dict[str, Any]] = []
+    for number, each in enumerate(_list(given, "input")):
+        place = f"input.{number}"
+        item = _mapping(each, place)
+        kind = item.get("type", "message")
+        if kind == "message":
+            found.append({"role": item.get("role"), "content": _text(item.get("content"), place)})
+        elif kind == "function_call":
+            if not found or found[-1]["role"] != "assistant":
+                found.append({"role": "assistant", "content": ""})
+            function = {"name": item.get("name"), "arguments": item.get("arguments")}
+            found[-1].setdefault("tool_calls", []).append({"function": function})
+        elif kind == "function_call_output":
+            found.append({"role": "tool", "content": _text(item.get("output"), place)})
+        elif kind != "reasoning":
+            raise ApiError(400, f"{place}: unsupported item type {shown(kind)}", param="input")
+    return found
+
+
+def _text(given: Any, place: str) -> Any:
+    """Return a content as text or as text parts of chat completions."""
+    if not isinstance(given, list):
+        return given
+    parts = [_mapping(part, place) for part in given]
+    for part in parts:
+        if part.get("type") not in ("input_text", "output_text", "text"):
+            kind = shown(part.get("type"))
+            raise ApiError(400, f"{place}: unsupported part type {kind}; use text", param="input")
+    return [{"type": "text", "text": part.get("text")} for part in parts]
+
+
+def _tool(given: Any) -> dict[str, Any]:
+    tool = _mapping(given, "tools")
+    if tool.get("type") != "function":
+        kind = shown(tool.get("type"))
+        raise ApiError(400, f"tools: unsupported type {kind}; use functions", param="tools")
+    names = ("name", "description", "parameters")
+    return {"type": "function", "function": {name: tool[name] for name in names if name in tool}}
+
+
+def _choice(given: Any) -> Any:
+    if isinstance(given, dict) and given.get("type") == "function":
+        return {"type": "function", "function": {"name": given.get("name")}}
+    return given
+
+
+def _form(given: Mapping[str, Any]) -> dict[str, Any]:
+    if given.get("type") != "json_schema":
+        return {"type": given.get("type")}
+    return {"type": "json_schema", "json_schema": {"schema": given.get("schema")}}
+
+
+def _named(prefix: str) -> str:
+    return f"{prefix}_{uuid.uuid4().hex}"
+
+
+def _response(given: Mapping[str, Any], name: str, model: str) -> dict[str, Any]:
+    """Return a response that has begun, with the settings of its request."""
+    settings = {field: given.get(field) for field in _ECHOED}
+    return {
+        **{"id": name, "object": "response", "created_at": int(time.time()), "model": model},
+        **{"status": "in_progress", "error": None, "incomplete_details": None, "usage": None},
+        **{"output": [], "top_p": None, "previous_response_id": None, **settings},
+        "parallel_tool_calls": given.get("parallel_tool_calls", True),
+        "tool_choice": given.get("tool_choice", "auto"),
+        "tools": given.get("tools", []),
+    }
+
+
+def _is_cut(choice: Mapping[str, Any]) -> bool:
+    return choice["finish_reason"] == "length"
+
+
+def _finished(
+    choice: Mapping[str, Any], output: list[dict[str, Any]], usage: Mapping[str, int]
+) -> dict[str, Any]:
+    """Return the fields of a response that its end decides."""
+    is_cut = _is_cut(choice)
+    return {
+        "status": "incomplete" if is_cut else "completed",
+        "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
+        "output": output,
+        "usage": {
+            "input_tokens": usage["prompt_tokens"],
+            "input_tokens_details": {"cached_tokens": 0},
+            "output_tokens": usage["completion_tokens"],
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": usage["total_tokens"],
+        },
+    }
+
+
+def _item(name: str, content: list[dict[str, Any]], is_cut: bool) -> dict[str, Any]:
+    status = "incomplete" if is_cut else "completed"
+    head = {"id": name, "type": "message", "role": "assistant"}
+    return {**head, "status": status, "content": content}
+
+
+def _part(text: str, logprobs: list[Any]) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
+
+
+def _tokens(choice: Mapping[str, Any]) -> list[Any]:
+    """Return the log-probabilities of a choice's tokens; empty if they were not requested."""
+    return (choice.get("logprobs") or {}).get("content") or []
+
+
+def _call(name: str, call: Mapping[str, Any]) -> dict[str, Any]:
+    function = call["function"]
+    head = {"id": name, "call_id": call["id"], "type": "function_call", "status": "completed"}
+    return {**head, "name": function["name"], "arguments": function["arguments"]}
