@@ -117,7 +117,7 @@ def test_values_join_what_followed_with_those_of_the_model() -> None:
     assert points_S.tolist() == [0, 1, 2]
 
 
-def test_reach_follows_the_current_policy_to_hidden_states() -> None:
+def test_visits_follow_the_current_policy_to_hidden_states() -> None:
     """Two deals, 2:1; seat 0 sees the deal and plays 4 or 5, after which seat 1 sees only "5"."""
     made = []
     for number, (deal, move) in enumerate([(7, 5), (7, 5), (8, 5), (7, 4), (8, 4), (7, 4)]):
@@ -130,7 +130,6 @@ def test_reach_follows_the_current_policy_to_hidden_states() -> None:
     turns = Transitions.of(flat, flat.turn_rewards_S, sees_state=True)
     experience = Experience("state")
     points_S = experience.number(turns)
-    assert experience.reach(experience.counted(), np.full(8, 0.5)).max() < 1e-20  # none known
     experience.count(turns, points_S)
     played = {7: 0.001, 8: 0.3}  # now, however often it was played
     shares_M = np.full(len(experience.owners_M), 0.5)
@@ -139,10 +138,29 @@ def test_reach_follows_the_current_policy_to_hidden_states() -> None:
         now = played[made[index].sample.tokens.state[-1]]
         shares_M[start : start + 2] = 1 - now, now
     expected = {(3, 1, 7): 2 / 3, (3, 1, 8): 1 / 3, (3, 7, 5): 0.002 / 3, (3, 8, 5): 0.1}
-    reach = experience.reach(experience.counted(), shares_M)
+    visits = experience.visits(experience.counted(), shares_M, points_S, turns) / 6
     states = [tuple(experience.pairs.found[p].tokens.prompt_ids) for p in experience.pairs_M]
-    found = dict(zip((states[start] for start in experience.starts_P), reach, strict=True))
+    found = dict(zip((states[start] for start in experience.starts_P), visits, strict=True))
     assert found == pytest.approx(expected)
+
+
+def test_visits_are_those_of_each_env_and_follow_answers_that_are_no_moves() -> None:
+    """In env "a" each game retries after an illegal answer; updates have other shares of envs."""
+    experience = Experience("state")
+    for first, other in ((6, 2), (2, 6)):
+        made = []
+        for number in range(first + other):
+            env = "a" if number < first else "b"
+            same: dict[str, Any] = {"game_id": number, "env": env, "moves": MOVES}
+            if env == "a":
+                made.append(make_sample([1, 2], [9, 9], 0.0, turn=0, **same))
+            made.append(make_sample([1, 3], [4, 0], 1.0, turn=1, **same))
+        flat = FlatBatch(make_batch(made))
+        turns = Transitions.of(flat, flat.turn_rewards_S, sees_state=True)
+        points_S = experience.number(turns)
+        experience.count(turns, points_S)
+    visits = experience.visits(experience.counted(), np.full(9, 1 / 3), points_S, turns)
+    assert visits == pytest.approx([2.0, 2.0, 6.0])
 
 
 def test_gradient_covers_all_new_and_half_as_many_earlier_prompts() -> None:
@@ -180,7 +198,8 @@ def test_oldest_points_are_forgotten_and_the_rest_is_saved(sees: str) -> None:
     model_PK = np.zeros((3, 16))
     values_PK = less.values(less.counted(), np.full(3, 1 / 3), model_PK)
     assert values_PK[:, 0] == pytest.approx([1 / 3, 0.0, 0.0])
-    assert less.reach(less.counted(), np.full(3, 1 / 3)) == pytest.approx([1.0])
+    visits = less.visits(less.counted(), np.full(3, 1 / 3), np.array([0]), turns)
+    assert visits == pytest.approx([1.0])
     assert len(experience.pairs.found) == 12
 
 

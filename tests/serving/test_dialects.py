@@ -196,11 +196,35 @@ async def test_calls_stops_and_errors_have_each_apis_form() -> None:
         refused = await posted(served, "/v1/messages", MESSAGES)
         assert refused.status_code == 401
         assert refused.json()["error"]["type"] == "authentication_error"
-        for wrong, status in (({"model": "gone"}, 404), ({"top_p": 0.5}, 400)):
-            refused = await ask(**wrong)
-            assert refused.status_code == status and refused.json()["type"] == "error"
+        wrongs: list[tuple[dict[str, Any], str]] = [
+            ({"model": "gone"}, "unknown model 'gone'"),
+            ({"top_p": 0.5}, "top_p = 0.5: unsupported"),
+            ({"n": 2}, "n: not a field of this API"),
+            ({"max_completion_tokens": 3}, "max_completion_tokens: not a field of this API"),
+            ({"stop_sequences": ["a"] * 5}, "stop_sequences: 5 texts"),
+            ({"stream": "yes"}, "stream: "),
+        ]
+        for wrong, message in wrongs:
+            error = (await ask(**wrong)).json()["error"]
+            assert error["message"].startswith(message), error
+            assert error["type"] in ("not_found_error", "invalid_request_error")
+        refused = await posted(
+            served, "/v1/responses", RESPONSES | {"max_output_tokens": 0}, "secret"
+        )
+        assert refused.json()["error"]["param"] == "max_output_tokens"
         refused = await posted(served, "/v1/responses", {"input": [{"type": "x"}]}, "secret")
         assert "unsupported item type 'x'" in refused.json()["error"]["message"]
+
+        ids[:] = [*tokenizer.encode("Né 😀😀!", add_special_tokens=False), tokenizer.eos_token_id]
+        named = asked | {"tools": [], "include": ["message.output_text.logprobs"]}
+        async with client.responses.stream(**named) as stream:
+            parts = [event async for event in stream]
+            again = await stream.get_final_response()
+        assert again.output_text == "Né 😀😀!"
+        (content,) = again.model_dump()["output"][0]["content"]
+        assert len(content["logprobs"]) == len(ids) == again.usage.output_tokens
+        told = [each.logprobs for each in parts if each.type == "response.output_text.delta"]
+        assert sum(map(len, told)) == len(ids) - 1  # the end has no text
 
         engine.error = RuntimeError("no")
         failed = (

@@ -19,12 +19,8 @@ def test_with_equal_legal_moves_it_is_mutual_information(moves: int, data: st.Da
     joint = np.array(data.draw(st.lists(each, min_size=count, max_size=count))) + 1e-3
     joint /= joint.sum()
     weights_P = joint.sum(1)
-    found = move_information(
-        40 * weights_P,
-        np.repeat(np.arange(count), moves),
-        np.tile(np.arange(moves), count),
-        (joint / weights_P[:, None]).ravel(),
-    )
+    owners_M, moves_M = np.repeat(np.arange(count), moves), np.tile(np.arange(moves), count)
+    found = move_information(40 * joint.ravel(), owners_M, moves_M)
     independent = np.outer(weights_P, joint.sum(0))
     assert found == pytest.approx(float((joint * np.log(joint / independent)).sum()), abs=1e-9)
 
@@ -38,7 +34,7 @@ def test_strengths_among_legal_moves_tell_nothing(
     moves_M = np.concatenate(sets)
     raised = np.array(strengths, np.float64)[moves_M]
     shares_M = raised / np.bincount(owners_M, raised)[owners_M]
-    found = move_information(np.ones(len(sets)), owners_M, moves_M, shares_M)
+    found = move_information(shares_M, owners_M, moves_M)
     assert found == pytest.approx(0.0, abs=1e-5)
 
 
@@ -56,3 +52,7 @@ def test_information_of_kuhn_poker_by_hand() -> None:
     # Of 7/3 turns per game, 5/3 are between check and bet, and 2/3 bets; all others fold.
     entropy = -0.4 * np.log(0.4) - 0.6 * np.log(0.6)
     assert information_of(tree, policy) == pytest.approx(5 / 7 * entropy)
+    by_set = {
+        node.information_set: policy[node.key] for node in tree.parents_first() if node.seat >= 0
+    }
+    assert information_of(tree, by_set) == pytest.approx(5 / 7 * entropy)

@@ -1,7 +1,7 @@
 """Rules of the collapse guard: pure functions of a metric's history.
 
 A rule takes three updates together, so that a single one is never an alarm. Levels are relative to
-the run's own first or least level, so that a threshold does not depend on model or game.
+the run's own first, least or greatest level, so that a threshold does not depend on model or game.
 """
 
 import math
@@ -32,7 +32,7 @@ THRESHOLDS: dict[Rule, float] = {
 EVALUATIONS = 3
 """Number of consecutive evaluations whose mean is a score."""
 START = 5
-"""Updates of a reference level: the first ones, or the consecutive ones with the least mean."""
+"""Updates of a reference level: the first ones, or consecutive ones of least or greatest mean."""
 RECENT = 3
 """Number of newest updates that a rule inspects."""
 REACH = 10

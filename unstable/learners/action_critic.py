@@ -92,9 +92,9 @@ class ActionCritic:
         if config.correction:
             each_S = np.where(turns.listed_S, corrections_S / shares_M[chosen_S], 0.0)
             corrections_A = np.bincount(played_S, each_S, len(experience.logprobs)).astype(float)
-            visits_P = np.bincount(points_S, minlength=len(experience.starts_P)).astype(float)
-        else:
-            visits_P = len(turns.firsts) * experience.reach(counted, shares_M)
+        visits_P: Floats = np.bincount(points_S, minlength=len(experience.starts_P)).astype(float)
+        if learns and not config.correction:  # else the counts lack the turns, or are not theirs
+            visits_P = experience.visits(counted, shares_M, points_S, turns)
         moves = MovesVisited.of(
             experience, examples_P, visits_P, values_PK, shares_M, corrections_A
         )
@@ -162,14 +162,17 @@ class ActionCritic:
 def _information(
     experience: Experience, points_S: Ints, shares_M: Floats
 ) -> dict[str, float | None]:
-    """Information of each env's moves on their observations, by the visits of an update."""
-    answers = [experience.answers.found[index] for index in experience.answers_M]
-    _, moves_M = np.unique([str(each.tokens.token_ids) for each in answers], return_inverse=True)
-    envs_P = np.array([answers[start].env for start in experience.starts_P])
+    """Information of each env's moves about their observations, by the visits of an update."""
+    answers, numbers = experience.answers.found, dict[tuple[int, ...], int]()
+    keys = [tuple(answers[index].tokens.token_ids) for index in experience.answers_M]
+    moves_M = np.array([numbers.setdefault(key, len(numbers)) for key in keys])
+    envs_P = experience.envs_P
     visits_P = np.bincount(points_S, minlength=len(envs_P)).astype(np.float64)
     return {
         metric_name("learn/information", env): move_information(
-            visits_P * (envs_P == env), experience.owners_M, moves_M, shares_M
+            (visits_P * (envs_P == env))[experience.owners_M] * shares_M,
+            experience.owners_M,
+            moves_M,
         )
         for env in np.unique(envs_P[points_S]).tolist()
     }

@@ -9,8 +9,9 @@ from unstable.learners.batch import Examples, FlatBatch, Floats, Ints, Mask, Rol
 from unstable.learners.experience import Experience
 from unstable.types import TokenSample
 
+_NEVER = 1e-30  # visits of a state without any, so that no mean divides by 0
 _LEAST_VISITS = 1e-3
-"""Least visits per update that a prompt counts with."""
+"""Minimum visits per update of a prompt."""
 
 
 class MovesVisited(NamedTuple):
@@ -48,7 +49,7 @@ class MovesVisited(NamedTuple):
         advantages_M = values_PK[experience.pairs_M, seats_M] - means_PK[owners_M, seats_M]
         if corrections_A is not None:
             examples_P = visits_P > 0
-        weights_M = visits_P[owners_M]
+        weights_M = np.maximum(visits_P, _NEVER)[owners_M]
         chosen_L = np.unique(answers_M[examples_P[owners_M]])
         visits_L: Floats = np.bincount(answers_M, weights_M)[chosen_L].astype(np.float64)
         advantages_L = np.bincount(answers_M, weights_M * advantages_M)[chosen_L] / visits_L

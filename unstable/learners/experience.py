@@ -3,6 +3,7 @@
 In small games it is a model of the game, so that values hardly depend on the critic's network.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any, NamedTuple, Self
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import torch
 from msgspec import convert, msgpack
+from numpy.typing import NDArray
 from torch import Tensor
 
 from unstable.learners.batch import Floats, Ints, Mask
@@ -22,10 +24,10 @@ _DECAY = {"state": 0.99, "seat": 0.9}
 
 What follows a whole state hardly depends on the version that plays; in a seat's view, it does.
 """
-_LEAST_REACH = 1e-30
-"""Reach of a point whose past is forgotten."""
+_NONE = 1e-30
+"""Expected visits of all points together below which they are not followed further."""
 _MOST_TURNS = 1000
-"""Maximum number of turns of a game in the counts."""
+"""Maximum number of turns of a game that expected visits follow."""
 _SWEEPS = 30
 """Maximum number of turns over which an outcome propagates per update beyond the model's values."""
 
@@ -33,6 +35,10 @@ _Point = tuple[tuple[int, ...], tuple[int, ...]]
 """A turn's legal moves: numbers of its pairs and of its answers."""
 _Row = tuple[int, int, bytes, bytes]
 """A pair, the next point or -1, rewards [K] by seat, and whether they are known [K]."""
+
+
+_Start = tuple[int, bool]
+"""A point to which no counted move led, and whether a game began there."""
 
 
 class Outcomes(NamedTuple):
@@ -56,14 +62,16 @@ class Experience:
     answers_M: Ints
     starts_P: Ints  # index in M of each point's first move
     seats_P: Ints  # the seat to move
+    envs_P: NDArray[np.str_]
 
     def __init__(self, sees: str) -> None:
         self._decay, self._updates = _DECAY[sees], 0
         self.pairs, self.answers = Numbered(), Numbered()
         self._points: dict[_Point, int] = {}
         self._seats, self._seen = list[int](), list[int]()  # by point: its seat and last update
+        self._envs: list[str] = []  # by point
         self._counts: dict[_Row, float] = {}
-        self._begun: dict[int, float] = {}  # by point: games that began there
+        self._begun: dict[_Start, float] = {}
         self.logprobs: list[Tensor] = []  # by answer: those of its tokens when it was last scored
 
     def copy(self) -> "Experience":
@@ -86,9 +94,11 @@ class Experience:
             if points[-1] == len(self._seats):
                 self._seats.append(seat)
                 self._seen.append(self._updates)
+                self._envs.append(turns.answers[start].env)
             self._seen[points[-1]] = self._updates
         sizes_P = [len(pairs) for pairs, _ in self._points]
         self.starts_P, self.seats_P = np.cumsum([0, *sizes_P])[:-1], np.array(self._seats)
+        self.envs_P = np.array(self._envs)
         self.owners_M = np.repeat(np.arange(len(sizes_P)), sizes_P)
         self.pairs_M, self.answers_M = (
             np.array([*chain.from_iterable(point[kind] for point in self._points)])
@@ -100,9 +110,12 @@ class Experience:
         """Count what followed the listed moves of an update."""
         self._updates += 1
         self._counts = {row: count * self._decay for row, count in self._counts.items()}
-        self._begun = {point: count * self._decay for point, count in self._begun.items()}
-        for point in points_S[turns.firsts].tolist():
-            self._begun[point] = self._begun.get(point, 0.0) + 1.0
+        self._begun = {start: count * self._decay for start, count in self._begun.items()}
+        later = turns.next_S[~turns.listed_S]  # they follow answers that are no moves
+        for is_first, indices in ((True, turns.firsts), (False, later[later >= 0])):
+            for point in points_S[indices].tolist():
+                start = point, is_first
+                self._begun[start] = self._begun.get(start, 0.0) + 1.0
         points, next_S = list(self._points), turns.next_S.tolist()
         for index, place in enumerate(turns.places_S.tolist()):
             if place >= 0:
@@ -185,18 +198,25 @@ class Experience:
                 break
         return values_PK
 
-    def reach(self, counted: Outcomes, shares_M: Floats) -> Floats:
-        """Expected visits of each point [points] in one game of the current policy.
+    def visits(
+        self, counted: Outcomes, shares_M: Floats, points_S: Ints, turns: Transitions
+    ) -> Floats:
+        """Expected visits of each point [points] in as many games of each env as an update has.
 
-        Games begin, and moves lead to the next turn, as often as the counts say. It follows each
-        point, also one that play rarely visits, from the start of the game, so that the states
-        behind a prompt have the weights that the policy gives them now.
+        Games begin, and moves lead to the next turn, as often as the counts say; the policy has the
+        shares of its last scores. Each point, also one that play rarely visits, is followed from
+        the start of the game, so that the states behind a prompt have the weights that the policy
+        gives them now.
         """
-        reach: Floats = np.zeros(len(self._points))
+        visits: Floats = np.zeros(len(self._points))
         front: Floats = np.zeros(len(self._points))
-        if self._begun:
-            front[[*self._begun]] = [*self._begun.values()]
-            front /= front.sum()
+        begun = defaultdict[str, float](float)
+        for (point, is_first), count in self._begun.items():
+            front[point] += count
+            begun[self._envs[point]] += count * is_first
+        envs_G = self.envs_P[points_S[turns.firsts]]
+        for env, games in begun.items():
+            front[self.envs_P == env] *= np.count_nonzero(envs_G == env) / max(games, _NONE)
         counts_R, pairs = counted.counts_RK.max(1, initial=0.0), len(self.pairs.found)
         shares_R = counts_R / np.bincount(counted.pairs_R, counts_R, pairs)[counted.pairs_R]
         goes_on = counted.next_R >= 0
@@ -204,12 +224,12 @@ class Experience:
             column[goes_on] for column in (counted.pairs_R, counted.next_R, shares_R)
         )
         for _ in range(_MOST_TURNS):
-            if not front.any():
+            if front.sum() < _NONE:
                 break
-            reach += front
+            visits += front
             played = np.bincount(self.pairs_M, front[self.owners_M] * shares_M, pairs)
-            front = _sums(next_R, (played[pairs_R] * shares_R)[:, None], len(reach))[:, 0]
-        return np.maximum(reach, _LEAST_REACH)
+            front = np.bincount(next_R, played[pairs_R] * shares_R, len(visits)).astype(float)
+        return visits
 
     def newest(self, limit: int) -> "Experience":
         """Forget, if there are more than `limit` moves, the oldest points until half are left.
@@ -235,36 +255,39 @@ class Experience:
         found.logprobs = [self.logprobs[self.answers.add(each)] for each in found.answers.found]
         found._seats = [self._seats[point] for point in kept]
         found._seen = [self._seen[point] for point in kept]
+        found._envs = [self._envs[point] for point in kept]
         found._counts = {
             (pairs_of[pair], numbers.get(after, -1), reward, known): count
             for (pair, after, reward, known), count in self._counts.items()
             if pair in pairs_of and (after < 0 or after in numbers)
         }
         found._begun = {
-            numbers[point]: count for point, count in self._begun.items() if point in numbers
+            (numbers[point], is_first): count
+            for (point, is_first), count in self._begun.items()
+            if point in numbers
         }
         return found
 
     def packed(self) -> bytes:
         """The whole as bytes, which a checkpoint saves."""
-        numbers = (self._updates, list(self._points), self._seats, self._seen)
-        counts, begun = [*self._counts.items()], [*self._begun.items()]
+        numbers = (self._updates, list(self._points), self._seats, self._seen, self._envs)
+        counts = [*self._counts.items()], [*self._begun.items()]
         logprobs = [each.tolist() for each in self.logprobs]
-        found = (self.pairs.found, self.answers.found, numbers, counts, begun, logprobs)
+        found = (self.pairs.found, self.answers.found, numbers, counts, logprobs)
         return msgpack.encode(found)
 
     @classmethod
     def unpacked(cls, packed: bytes, sees: str) -> Self:
         """Return the experience that `packed` had."""
-        pairs, answers, numbers, counts, begun, logprobs = msgpack.decode(packed)
+        pairs, answers, numbers, (counts, begun), logprobs = msgpack.decode(packed)
         found = cls(sees)
         for numbered, kept in ((found.pairs, pairs), (found.answers, answers)):
             for each in convert(kept, list[StateMove]):
                 numbered.add(each)
-        found._updates, points, found._seats, found._seen = numbers
+        found._updates, points, found._seats, found._seen, found._envs = numbers
         found._points = {each: n for n, each in enumerate(convert(points, list[_Point]))}
         found._counts = dict(convert(counts, list[tuple[_Row, float]]))
-        found._begun = dict(convert(begun, list[tuple[int, float]]))
+        found._begun = dict(convert(begun, list[tuple[_Start, float]]))
         found.logprobs = [torch.tensor(each) for each in logprobs]
         return found
 

@@ -175,6 +175,7 @@ def read_tool_calls(text: str) -> tuple[str, list[dict[str, Any]]]:
     for found in _CALL.finditer(text):
         try:
             call = json.loads(found[1])
+            json.dumps(call, ensure_ascii=False, allow_nan=False).encode()  # can be sent
         except (ValueError, RecursionError):
             continue
         name, arguments = call.get("name"), call.get("arguments") or {}

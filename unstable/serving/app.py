@@ -155,7 +155,11 @@ async def _translated(served: Served, http: HttpRequest, dialect: Dialect) -> Re
     """Answer a request of a dialect by a chat completion."""
     seat = served.seat(http.path_params, token_of(http))
     given = json_object(await body_of(http))
-    request = read_request(ChatRequest, dialect.chat(given))
+    chat = dialect.chat(given)
+    try:
+        request = read_request(ChatRequest, chat)
+    except ApiError as error:
+        raise error.renamed(dialect.names) from None
     if not request.stream:
         return JSONResponse(dialect.whole(given, await _whole(http, seat, request)))
     told = await _streamed(http, seat, request)

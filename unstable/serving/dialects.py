@@ -3,12 +3,16 @@
 Seats answer chat completions alone, so that all APIs give the same tokens.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from functools import cache
 from typing import Any, Protocol
 
-from unstable.config.plugins import registered
-from unstable.serving.requests import ApiError
+from unstable.config import shown
+from unstable.config.plugins import refusing, registered
+from unstable.serving.requests import ApiError, ChatRequest
+
+_SHARED = {"model", "temperature", "seed", "stream", "legal_moves"}
+"""Fields of chat completions that every dialect has."""
 
 
 class Dialect(Protocol):
@@ -16,6 +20,8 @@ class Dialect(Protocol):
 
     path: str
     """Path of the requests after the seat's own, such as `/v1/messages`."""
+    names: Mapping[str, str]
+    """Names of its fields by those of chat completions, for errors."""
 
     def chat(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return a request as one of chat completions; raises `ApiError`.
@@ -40,5 +46,48 @@ class Dialect(Protocol):
 
 @cache
 def dialects() -> Sequence[Dialect]:
-    """Return one dialect of each kind that installed packages declare."""
-    return [entry.load()() for entry in registered("dialects").values()]
+    """Return the dialects that installed packages declare; raises `ConfigError` if one fails."""
+    found = list[Dialect]()
+    for name, entry in registered("dialects").items():
+        with refusing(f"unstable.dialects: {name}"):
+            found.append(entry.load()())
+    return found
+
+
+def passed(given: Mapping[str, Any], own: Collection[str]) -> dict[str, Any]:
+    """Return the fields of a request that chat completions read alike, with its usage in streams.
+
+    Raises `ApiError` for a field of chat completions that is not a dialect's `own`. Unknown fields
+    are passed, for chat completions to refuse.
+    """
+    for name in given:
+        if name in ChatRequest.model_fields and name not in {*own, *_SHARED}:
+            raise ApiError(400, f"{name[:64]}: not a field of this API; remove it", param=name)
+    kept = {name: value for name, value in given.items() if name not in own}
+    return kept | ({"stream_options": {"include_usage": True}} if given.get("stream") else {})
+
+
+def mapping(given: Any, place: str) -> Mapping[str, Any]:
+    """Return a JSON object; raises `ApiError` for anything else."""
+    if not isinstance(given, dict):
+        raise ApiError(400, f"{place}: must be an object", param=place)
+    return given
+
+
+def listed(given: Any, place: str) -> list[Any]:
+    """Return a JSON list; raises `ApiError` for anything else."""
+    if not isinstance(given, list):
+        raise ApiError(400, f"{place}: must be a list", param=place)
+    return given
+
+
+def text_parts(given: Any, place: str, kinds: Collection[str]) -> Any:
+    """Return a content, or its parts, which are of these kinds, as texts of chat completions."""
+    if not isinstance(given, list):
+        return given
+    parts = [mapping(part, place) for part in given]
+    for part in parts:
+        if part.get("type") not in kinds:
+            kind = shown(part.get("type"))
+            raise ApiError(400, f"{place}: unsupported type {kind}; use text", param=place)
+    return [{"type": "text", "text": part.get("text")} for part in parts]

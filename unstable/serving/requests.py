@@ -56,6 +56,15 @@ class ApiError(Exception):
             named["Retry-After"] = str(self._retry_after_s)
         return named
 
+    def renamed(self, names: Mapping[str, str]) -> "ApiError":
+        """Return the error with other names of fields, at the beginning of its message too."""
+        first, dot, rest = (self.param or "").partition(".")
+        if first not in names:
+            return self
+        param = f"{names[first]}{dot}{rest}"
+        message = f"{names[first]}{self.message.removeprefix(first)}"
+        return ApiError(self.status, message, param=param, code=self.code)
+
     def body(self) -> dict[str, Any]:
         """Return the response's body, in the API's error format."""
         kind = _KINDS.get(self.status) or (

@@ -119,21 +119,19 @@ def information_of(tree: Tree, policy: Policy) -> float:
     """
     values = PolicyValues(tree, policy, forfeits=False)
     reach = {id(tree.root): 1.0}
-    numbers = {node.key: number for number, node in enumerate(tree.decisions)}
-    weights_P = np.zeros(len(tree.decisions))
+    played = {node.key: np.zeros(len(node.actions)) for node in tree.decisions}
     for node in tree.parents_first():
         probabilities = values.probabilities(node)[0] if node.children else ()
         if node.actions:
-            weights_P[numbers[node.key]] += reach[id(node)]
+            played[node.key] += reach[id(node)] * np.array(probabilities)
         for p, child in zip(probabilities, node.children, strict=True):
             reach[id(child)] = reach.get(id(child), 0.0) + p * reach[id(node)]
     sizes = [len(node.actions) for node in tree.decisions]
     named = [action for node in tree.decisions for action in node.actions]
     return move_information(
-        weights_P,
+        np.concatenate([*played.values()]),
         owners_M=np.repeat(np.arange(len(sizes)), sizes),
         moves_M=np.unique(named, return_inverse=True)[1],
-        shares_M=np.concatenate([values.probabilities(node)[0] for node in tree.decisions]),
     )
 
 

@@ -90,7 +90,7 @@ class Exploitability:
     values: tuple[float, ...]  # by seat, in self-play
     best: tuple[float, ...]  # by seat, of the best response to the version
     illegal_mass: float  # probability of an illegal action in a game of self-play
-    information: float  # of self-play's moves on their observations, in nats (types/information.py)
+    information: float  # in self-play's moves, in nats (types/information.py)
     decisions: int  # number of information states
     prompts: int  # number of prompts for the decisions
     seconds: float

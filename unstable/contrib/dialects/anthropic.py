@@ -10,10 +10,12 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
 from unstable.config import shown
+from unstable.serving.dialects import listed, mapping, passed, text_parts
 from unstable.serving.requests import ApiError
 
-_OWN = {"max_tokens", "messages", "system", "tools", "tool_choice", "stop_sequences", "stream"}
+_OWN = {"max_tokens", "messages", "system", "tools", "tool_choice", "stop_sequences"}
 _IGNORED = {"metadata", "thinking", "service_tier", "container", "context_management"}
+_IGNORED |= {"output_config"}
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _STOPS = {"length": "max_tokens", "tool_calls": "tool_use"}
 _ERRORS = {
@@ -30,24 +32,19 @@ class Messages:
     """Translator of `/v1/messages`."""
 
     path = "/v1/messages"
+    names = {"stop": "stop_sequences"}
 
     def chat(self, given: Mapping[str, Any]) -> dict[str, Any]:
         if "max_tokens" not in given:
             raise ApiError(400, "max_tokens: missing; give the most tokens of the answer")
-        kept = {n: value for n, value in given.items() if n not in _OWN and n not in _IGNORED}
         asked: dict[str, Any] = {
-            **kept,
+            **passed(given, {*_OWN, *_IGNORED}),
             "max_tokens": given["max_tokens"],
             "messages": [*_system(given.get("system")), *_messages(given.get("messages"))],
             "stop": given.get("stop_sequences", []),
+            "tools": [_tool(each) for each in _objects(given.get("tools", []), "tools")],
         }
-        if given.get("stream"):
-            asked |= {"stream": True, "stream_options": {"include_usage": True}}
-        if tools := given.get("tools"):
-            asked["tools"] = [_tool(each) for each in _objects(tools, "tools")]
-        if choice := given.get("tool_choice"):
-            asked |= _choice(choice)
-        return asked
+        return asked | (_choice(given["tool_choice"]) if "tool_choice" in given else {})
 
     def whole(self, given: Mapping[str, Any], reply: Mapping[str, Any]) -> dict[str, Any]:
         (choice,) = reply["choices"]
@@ -103,26 +100,17 @@ class Messages:
 
 def _objects(given: Any, place: str) -> Sequence[Mapping[str, Any]]:
     """Return a list of JSON objects; raises `ApiError` for anything else."""
-    if not isinstance(given, list) or not all(isinstance(each, dict) for each in given):
-        raise ApiError(400, f"{place}: must be a list of objects", param=place)
-    return given
+    return [mapping(each, place) for each in listed(given, place)]
 
 
 def _system(given: Any) -> list[dict[str, Any]]:
-    if not given:
-        return []
-    return [{"role": "system", "content": _text(given, "system")}]
+    content = _text(given, "system")
+    return [{"role": "system", "content": content}] if content else []
 
 
 def _text(given: Any, place: str) -> Any:
     """Return a content as text or as text parts of chat completions."""
-    if isinstance(given, str):
-        return given
-    for block in _objects(given, place):
-        if block.get("type") != "text":
-            kind = shown(block.get("type"))
-            raise ApiError(400, f"{place}: unsupported block type {kind}; use text", param=place)
-    return [{"type": "text", "text": block.get("text")} for block in given]
+    return text_parts(given, place, {"text"})
 
 
 def _messages(given: Any) -> Iterator[dict[str, Any]]:
@@ -184,7 +172,7 @@ def _message(model: str, content: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _use(call: Mapping[str, Any]) -> dict[str, Any]:
     name = call["function"]["name"]
-    return {"type": "tool_use", "id": f"toolu_{uuid.uuid4().hex[:24]}", "name": name}
+    return {"type": "tool_use", "id": call["id"], "name": name}
 
 
 def _arguments(call: Mapping[str, Any]) -> Any:
@@ -192,9 +180,10 @@ def _arguments(call: Mapping[str, Any]) -> Any:
 
 
 def _end(choice: Mapping[str, Any]) -> dict[str, Any]:
-    stop = choice.get("stop_reason")
+    stop = choice["stop_reason"]
     usual = "end_turn" if stop is None else "stop_sequence"
-    return {"stop_reason": _STOPS.get(choice["finish_reason"], usual), "stop_sequence": stop}
+    reason = _STOPS.get(choice["finish_reason"], usual)
+    return {"stop_reason": reason, "stop_sequence": stop if reason == usual else None}
 
 
 def _usage(given: Mapping[str, int]) -> dict[str, int]:

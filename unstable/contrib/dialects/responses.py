@@ -10,9 +10,11 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
 from unstable.config import shown
+from unstable.serving.dialects import listed, mapping, passed, text_parts
 from unstable.serving.requests import ApiError
 
 _OWN = {"input", "instructions", "max_output_tokens", "tools", "tool_choice", "text", "include"}
+_PASSED = {"parallel_tool_calls", "top_logprobs"}
 _IGNORED = {
     "reasoning",
     "truncation",
@@ -29,29 +31,30 @@ class Responses:
     """Translator of `/v1/responses`."""
 
     path = "/v1/responses"
+    names = {
+        **{"messages": "input", "max_completion_tokens": "max_output_tokens"},
+        "response_format": "text.format",
+    }
 
     def chat(self, given: Mapping[str, Any]) -> dict[str, Any]:
         for name in sorted(_STORED & given.keys()):
             raise ApiError(400, f"{name}: nothing is stored; send all as input", param=name)
         if given.get("background"):
             raise ApiError(400, "background: unsupported; remove it", param="background")
-        skipped = {*_OWN, *_IGNORED, "background"}
-        asked = {name: value for name, value in given.items() if name not in skipped}
-        first = given.get("instructions")
-        head = [{"role": "system", "content": first}] if first else []
+        asked = passed(given, {*_OWN, *_IGNORED, *_PASSED, "background"})
+        asked |= {name: given[name] for name in sorted(_PASSED & given.keys())}
+        first = given.get("instructions", "")
+        head = [{"role": "system", "content": first}] if first != "" else []
         asked["messages"] = [*head, *_messages(given.get("input"))]
         if "max_output_tokens" in given:
             asked["max_completion_tokens"] = given["max_output_tokens"]
-        if tools := given.get("tools"):
-            asked["tools"] = [*map(_tool, _list(tools, "tools"))]
-        if choice := given.get("tool_choice"):
-            asked["tool_choice"] = _choice(choice)
-        if form := _mapping(given.get("text") or {}, "text").get("format"):
-            asked["response_format"] = _form(_mapping(form, "text.format"))
-        if _LOGPROBS in _list(given.get("include", []), "include") or given.get("top_logprobs"):
+        asked["tools"] = [*map(_tool, listed(given.get("tools", []), "tools"))]
+        if "tool_choice" in given:
+            asked["tool_choice"] = _choice(given["tool_choice"])
+        if (form := mapping(given.get("text", {}), "text").get("format")) is not None:
+            asked["response_format"] = _form(mapping(form, "text.format"))
+        if _LOGPROBS in listed(given.get("include", []), "include") or given.get("top_logprobs"):
             asked["logprobs"] = True
-        if given.get("stream"):
-            asked |= {"stream": True, "stream_options": {"include_usage": True}}
         return asked
 
     def whole(self, given: Mapping[str, Any], reply: Mapping[str, Any]) -> dict[str, Any]:
@@ -84,7 +87,7 @@ class _ResponseStream:
         self._response = _response(given, _named("resp"), given["model"])
         self._output = list[dict[str, Any]]()
         self._item = _named("msg")
-        self._text, self._logprobs = "", list[Any]()
+        self._text, self._logprobs, self._unsent = "", list[Any](), list[Any]()
         self._is_open = False
 
     async def events(
@@ -111,12 +114,13 @@ class _ResponseStream:
                     yield each
 
     def _added(self, choice: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+        self._unsent += _tokens(choice)  # some tokens have no text of their own
         if not (text := choice["delta"].get("content")):
             return
         if not self._is_open:
             yield from self._opened()
         self._text += text
-        new = _tokens(choice)
+        new, self._unsent = self._unsent, []
         self._logprobs += new
         yield "response.output_text.delta", {**self._place, "delta": text, "logprobs": new}
 
@@ -135,6 +139,7 @@ class _ResponseStream:
         if not (self._is_open or calls):
             yield from self._opened()
         if self._is_open:
+            self._logprobs += self._unsent
             part = _part(self._text, self._logprobs)
             told = {"text": self._text, "logprobs": self._logprobs}
             yield "response.output_text.done", {**self._place, **told}
@@ -153,29 +158,15 @@ class _ResponseStream:
             self._output.append(item)
 
 
-def _mapping(given: Any, place: str) -> Mapping[str, Any]:
-    """Return a JSON object; raises `ApiError` for anything else."""
-    if not isinstance(given, dict):
-        raise ApiError(400, f"{place}: must be an object", param=place)
-    return given
-
-
-def _list(given: Any, place: str) -> list[Any]:
-    """Return a JSON list; raises `ApiError` for anything else."""
-    if not isinstance(given, list):
-        raise ApiError(400, f"{place}: must be a list", param=place)
-    return given
-
-
 def _messages(given: Any) -> list[dict[str, Any]]:
     """Return the items of an input as messages; an answer's text and calls become one message."""
     if isinstance(given, str):
         return [{"role": "user", "content": given}]
     found: list[dict[str, Any]] = []
-    for number, each in enumerate(_list(given, "input")):
+    for number, each in enumerate(listed(given, "input")):
         place = f"input.{number}"
-        item = _mapping(each, place)
-        kind = item.get("type", "message")
+        item = mapping(each, place)
+        kind = item.get("type") or "message"
         if kind == "message":
             found.append({"role": item.get("role"), "content": _text(item.get("content"), place)})
         elif kind == "function_call":
@@ -192,18 +183,11 @@ def _messages(given: Any) -> list[dict[str, Any]]:
 
 def _text(given: Any, place: str) -> Any:
     """Return a content as text or as text parts of chat completions."""
-    if not isinstance(given, list):
-        return given
-    parts = [_mapping(part, place) for part in given]
-    for part in parts:
-        if part.get("type") not in ("input_text", "output_text", "text"):
-            kind = shown(part.get("type"))
-            raise ApiError(400, f"{place}: unsupported part type {kind}; use text", param="input")
-    return [{"type": "text", "text": part.get("text")} for part in parts]
+    return text_parts(given, place, {"input_text", "output_text", "text"})
 
 
 def _tool(given: Any) -> dict[str, Any]:
-    tool = _mapping(given, "tools")
+    tool = mapping(given, "tools")
     if tool.get("type") != "function":
         kind = shown(tool.get("type"))
         raise ApiError(400, f"tools: unsupported type {kind}; use functions", param="tools")
