@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.helpers.mistakes import refused
 from tests.helpers.trees import uniform
 from unstable.config import GameConfig
-from unstable.contrib.environments.relabelled import GAMES, Names, environment_class
+from unstable.contrib.environments.relabelled import GAMES, NewNames, environment_class
 from unstable.games.game import Game
 from unstable.solving.best_response import assess
 from unstable.solving.tree import Tree, grow
@@ -69,7 +69,7 @@ def test_expert_plays_alike_and_no_old_word_is_seen(env: str, seed: int) -> None
 
 @given(st.integers(0, 10**6), st.sampled_from(sorted(GAMES)))
 def test_actions_are_read_back(seed: int, name: str) -> None:
-    names = Names(GAMES[name], seed)
+    names = NewNames(GAMES[name], seed)
     assert len(set(names.new.values())) == len(names.new)
     for old in names.new:
         assert names.action(f"[{names.text(old)}]") == f"[{old}]"

@@ -22,7 +22,7 @@ _CONSONANTS, _VOWELS = "bdfghlmnprstvwz", "aeiou"
 _LETTERS = "bcdefghilmnprstuvwyz"
 
 
-class Words(NamedTuple):
+class GameWords(NamedTuple):
     """A game's words to rename, and its rules; `{bet}` in a text is the new name of `bet`."""
 
     named: tuple[str, ...]  # get names of three letters
@@ -40,7 +40,7 @@ _ACTIONS = (
 _RAISE = "{raise} to match it and raise it once more"
 _LINE = "After the colon are the words that you may say now. Answer with one of them, nothing else."
 GAMES = {
-    "KuhnPoker": Words(
+    "KuhnPoker": GameWords(
         ("check", "bet", "call", "fold", *_CARDS.values()),
         _CARDS,
         "",
@@ -51,7 +51,7 @@ GAMES = {
         "line is your token, the round, your lead in chips, and what was said in this round. "
         f"{_ACTIONS}. {_LINE}",
     ),
-    "Leduc": Words(
+    "Leduc": GameWords(
         ("check", "bet", "call", "raise", "fold", *_CARDS.values()),
         _CARDS,
         "",
@@ -64,7 +64,7 @@ GAMES = {
         "before), the chips put in, and what was said, with a / where the token was opened. "
         f"{_ACTIONS}, {_RAISE}. {_LINE}",
     ),
-    "TicTacToeEnv": Words(
+    "TicTacToeEnv": GameWords(
         (),
         {},
         "012345678XO",
@@ -76,13 +76,13 @@ GAMES = {
         "a free field, nothing else.",
     ),
 }
-"""Words by class of the env."""
+"""GameWords by class of the env."""
 
 
-class Names:
+class NewNames:
     """New names of a game's words, by a seed."""
 
-    def __init__(self, words: Words, seed: int) -> None:
+    def __init__(self, words: GameWords, seed: int) -> None:
         rng = Random(seed)
         first = rng.sample(_CONSONANTS, len(words.named))
         self.new = {
@@ -122,8 +122,8 @@ class Relabelled(Environment):
     """A game in new words; `environment_class` makes the class of each seed and game."""
 
     inner: GameConfig
-    words: Words
-    names: Names
+    words: GameWords
+    names: NewNames
 
     def __init__(self, **args: Any) -> None:
         self._env = make_environment(self.inner.model_copy(update={"args": args}))
@@ -176,12 +176,12 @@ def environment_class(name: str) -> type[Relabelled]:
     if cls.__name__ not in GAMES:
         raise ConfigError(f"{place}: no other words for it; {nearest(cls.__name__, [*GAMES])}")
     words = GAMES[cls.__name__]
-    names = Names(words, int(seed))
+    names = NewNames(words, int(seed))
     own = {"inner": inner, "words": words, "names": names}
     return type("Relabelled", (Relabelled,), {**own, "info": _info(game_info(inner), words, names)})
 
 
-def _info(own: GameInfo, words: Words, names: Names) -> GameInfo:
+def _info(own: GameInfo, words: GameWords, names: NewNames) -> GameInfo:
     """Return a game's metadata in new words; without questions, which are in its own."""
     expert, compact, values = own.expert, own.compact, own.action_values
     if expert is not None:
