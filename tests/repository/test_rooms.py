@@ -55,7 +55,7 @@ ALLOWED = {
         {"pettingzoo", "gymnasium", "gem", "pyspiel", "torch", "mlflow", "trackio"},
         {
             *("types", "config", "records", "collectors", "engines", "games", "learners"),
-            *("processes", "prompts", "solving", "tracking"),
+            *("processes", "prompts", "serving", "solving", "tracking"),
         },
     ),
     "planning": Allowed({"packaging", "psutil", "pynvml"}, {"config", "models"}),
