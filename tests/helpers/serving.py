@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hypothesis import strategies as st
 from openai import AsyncOpenAI
 
 from tests.helpers.models import random_adapter
@@ -25,6 +26,14 @@ from unstable.serving.server import Server
 from unstable.types import Adapter, Completion
 
 HI: list[Any] = [{"role": "user", "content": "X moves. What now?"}]
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+"""Any JSON value."""
 LENGTH = 256
 """Tokens of the longest request."""
 

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.helpers.driven import Open, one_game
-from tests.helpers.serving import Endpoint, Says, endpoint, served_config
-from tests.serving.test_requests import JSON
+from tests.helpers.serving import JSON, Endpoint, Says, endpoint, served_config
 from unstable.config import ModelConfig
 from unstable.contrib.dialects.anthropic import Messages
 from unstable.contrib.dialects.responses import Responses

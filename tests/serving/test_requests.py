@@ -6,18 +6,11 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.helpers.serving import HI
+from tests.helpers.serving import HI, JSON
 from unstable.serving.requests import ApiError, ChatRequest, TextRequest, json_object, read_request
 
 CHAT = {"model": "main@0", "messages": HI, "max_tokens": 3}
 TEXT = {"model": "base", "prompt": "hi", "max_tokens": 3}
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
-    ),
-    max_leaves=6,
-)
 NAMES = sorted({*ChatRequest.model_fields, *TextRequest.model_fields, "top_p", "logit_bias"})
 
 
