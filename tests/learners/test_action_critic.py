@@ -138,7 +138,7 @@ def test_visits_follow_the_current_policy_to_hidden_states() -> None:
         now = played[made[index].sample.tokens.state[-1]]
         shares_M[start : start + 2] = 1 - now, now
     expected = {(3, 1, 7): 2 / 3, (3, 1, 8): 1 / 3, (3, 7, 5): 0.002 / 3, (3, 8, 5): 0.1}
-    visits = experience.visits(experience.counted(), shares_M, points_S, turns) / 6
+    visits = experience.visits(experience.counted(), shares_M, points_S[turns.firsts]) / 6
     states = [tuple(experience.pairs.found[p].tokens.prompt_ids) for p in experience.pairs_M]
     found = dict(zip((states[start] for start in experience.starts_P), visits, strict=True))
     assert found == pytest.approx(expected)
@@ -159,7 +159,8 @@ def test_visits_are_those_of_each_env_and_follow_answers_that_are_no_moves() -> 
         turns = Transitions.of(flat, flat.turn_rewards_S, sees_state=True)
         points_S = experience.number(turns)
         experience.count(turns, points_S)
-    visits = experience.visits(experience.counted(), np.full(9, 1 / 3), points_S, turns)
+    shares_M = np.full(9, 1 / 3)
+    visits = experience.visits(experience.counted(), shares_M, points_S[turns.firsts])
     assert visits == pytest.approx([2.0, 2.0, 6.0])
 
 
@@ -198,7 +199,7 @@ def test_oldest_points_are_forgotten_and_the_rest_is_saved(sees: str) -> None:
     model_PK = np.zeros((3, 16))
     values_PK = less.values(less.counted(), np.full(3, 1 / 3), model_PK)
     assert values_PK[:, 0] == pytest.approx([1 / 3, 0.0, 0.0])
-    visits = less.visits(less.counted(), np.full(3, 1 / 3), np.array([0]), turns)
+    visits = less.visits(less.counted(), np.full(3, 1 / 3), np.array([0]))
     assert visits == pytest.approx([1.0])
     assert len(experience.pairs.found) == 12
 

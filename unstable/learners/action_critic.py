@@ -93,8 +93,9 @@ class ActionCritic:
             each_S = np.where(turns.listed_S, corrections_S / shares_M[chosen_S], 0.0)
             corrections_A = np.bincount(played_S, each_S, len(experience.logprobs)).astype(float)
         visits_P: Floats = np.bincount(points_S, minlength=len(experience.starts_P)).astype(float)
-        if learns and not config.correction:  # else the counts lack the turns, or are not theirs
-            visits_P = experience.visits(counted, shares_M, points_S, turns)
+        # Corrections belong to this update's turns; without learning, the counts lack these turns.
+        if learns and not config.correction:
+            visits_P = experience.visits(counted, shares_M, points_S[turns.firsts])
         moves = MovesVisited.of(
             experience, examples_P, visits_P, values_PK, shares_M, corrections_A
         )

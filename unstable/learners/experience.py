@@ -69,7 +69,6 @@ class Experience:
         self.pairs, self.answers = Numbered(), Numbered()
         self._points: dict[_Point, int] = {}
         self._seats, self._seen = list[int](), list[int]()  # by point: its seat and last update
-        self._envs: list[str] = []  # by point
         self._counts: dict[_Row, float] = {}
         self._begun: dict[_Start, float] = {}
         self.logprobs: list[Tensor] = []  # by answer: those of its tokens when it was last scored
@@ -94,16 +93,16 @@ class Experience:
             if points[-1] == len(self._seats):
                 self._seats.append(seat)
                 self._seen.append(self._updates)
-                self._envs.append(turns.answers[start].env)
             self._seen[points[-1]] = self._updates
         sizes_P = [len(pairs) for pairs, _ in self._points]
         self.starts_P, self.seats_P = np.cumsum([0, *sizes_P])[:-1], np.array(self._seats)
-        self.envs_P = np.array(self._envs)
         self.owners_M = np.repeat(np.arange(len(sizes_P)), sizes_P)
         self.pairs_M, self.answers_M = (
             np.array([*chain.from_iterable(point[kind] for point in self._points)])
             for kind in (0, 1)
         )
+        firsts = self.answers_M[self.starts_P].tolist()
+        self.envs_P = np.array([self.answers.found[answer].env for answer in firsts])
         return np.array(points)
 
     def count(self, turns: Transitions, points_S: Ints) -> None:
@@ -198,23 +197,21 @@ class Experience:
                 break
         return values_PK
 
-    def visits(
-        self, counted: Outcomes, shares_M: Floats, points_S: Ints, turns: Transitions
-    ) -> Floats:
-        """Expected visits of each point [points] in as many games of each env as an update has.
+    def visits(self, counted: Outcomes, shares_M: Floats, begin_G: Ints) -> Floats:
+        """Expected visits of each point [points] in the G games of an update.
 
-        Games begin, and moves lead to the next turn, as often as the counts say; the policy has the
-        shares of its last scores. Each point, also one that play rarely visits, is followed from
-        the start of the game, so that the states behind a prompt have the weights that the policy
-        gives them now.
+        `begin_G` is the point of each game's first turn; only its env matters. Games begin, and
+        moves lead to the next turn, as often as the counts say; the policy has the shares of its
+        last scores. Points that play rarely visits are followed from the start of the game, too, so
+        that the states behind a prompt have the weights that the policy gives them now.
         """
         visits: Floats = np.zeros(len(self._points))
         front: Floats = np.zeros(len(self._points))
         begun = defaultdict[str, float](float)
         for (point, is_first), count in self._begun.items():
             front[point] += count
-            begun[self._envs[point]] += count * is_first
-        envs_G = self.envs_P[points_S[turns.firsts]]
+            begun[str(self.envs_P[point])] += count * is_first
+        envs_G = self.envs_P[begin_G]
         for env, games in begun.items():
             front[self.envs_P == env] *= np.count_nonzero(envs_G == env) / max(games, _NONE)
         counts_R, pairs = counted.counts_RK.max(1, initial=0.0), len(self.pairs.found)
@@ -255,7 +252,6 @@ class Experience:
         found.logprobs = [self.logprobs[self.answers.add(each)] for each in found.answers.found]
         found._seats = [self._seats[point] for point in kept]
         found._seen = [self._seen[point] for point in kept]
-        found._envs = [self._envs[point] for point in kept]
         found._counts = {
             (pairs_of[pair], numbers.get(after, -1), reward, known): count
             for (pair, after, reward, known), count in self._counts.items()
@@ -270,7 +266,7 @@ class Experience:
 
     def packed(self) -> bytes:
         """The whole as bytes, which a checkpoint saves."""
-        numbers = (self._updates, list(self._points), self._seats, self._seen, self._envs)
+        numbers = (self._updates, list(self._points), self._seats, self._seen)
         counts = [*self._counts.items()], [*self._begun.items()]
         logprobs = [each.tolist() for each in self.logprobs]
         found = (self.pairs.found, self.answers.found, numbers, counts, logprobs)
@@ -284,7 +280,7 @@ class Experience:
         for numbered, kept in ((found.pairs, pairs), (found.answers, answers)):
             for each in convert(kept, list[StateMove]):
                 numbered.add(each)
-        found._updates, points, found._seats, found._seen, found._envs = numbers
+        found._updates, points, found._seats, found._seen = numbers
         found._points = {each: n for n, each in enumerate(convert(points, list[_Point]))}
         found._counts = dict(convert(counts, list[tuple[_Row, float]]))
         found._begun = dict(convert(begun, list[tuple[_Start, float]]))

@@ -39,8 +39,8 @@ class MoveLuck:
             answers = legal_answers(self._model.prompts, moves, self._model.max_tokens)
             if isinstance(player, PlayerId):
                 assert sampled is not None, "a local model plays"
-                asked = None if player == BASE else player.name, sampled.prompt_ids, moves
-                shares = await self._model.move_probabilities(*asked)
+                adapter = None if player == BASE else player.name
+                shares = await self._model.move_probabilities(adapter, sampled.prompt_ids, moves)
                 place = _place(answers, sampled.token_ids)
             else:
                 table = PROGRAMS[player](Node(actions=tuple(moves)), game)

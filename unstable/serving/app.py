@@ -7,7 +7,7 @@ request's token, and refuses clients without permission.
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, Protocol, TypeVar
 
 from starlette.applications import Starlette
@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from unstable.engines.base import EngineDiedError
-from unstable.serving.dialects import Dialect, dialects
+from unstable.serving.dialects import Dialect, dialects, translated
 from unstable.serving.growing import ended
 from unstable.serving.replies import ServedSeat, Writer, check_model
 from unstable.serving.requests import (
@@ -73,7 +73,7 @@ def application(served: Served, prefix: str = "") -> Starlette:
     def route(dialect: Dialect) -> Route:
         async def asked(http: HttpRequest) -> Response:
             http.state.dialect = dialect
-            return await _translated(served, http, dialect)
+            return await _answered(served, http, ChatRequest, dialect)
 
         return Route(f"{prefix}{dialect.path}", asked, methods=["POST"])
 
@@ -131,68 +131,40 @@ async def body_of(http: HttpRequest) -> bytes:
 
 
 async def _answered(
-    served: Served, http: HttpRequest, kind: type[ChatRequest] | type[TextRequest]
+    served: Served,
+    http: HttpRequest,
+    kind: type[ChatRequest] | type[TextRequest],
+    dialect: Dialect | None = None,
 ) -> Response:
+    """Answer a request, one of a `dialect` by a chat completion."""
     seat = served.seat(http.path_params, token_of(http))  # check before reading the body
-    request = read_request(kind, json_object(await body_of(http)))
-    if not request.stream:
-        return JSONResponse(await _whole(http, seat, request))
-    told = await _streamed(http, seat, request)
-
-    async def events() -> AsyncIterator[bytes]:
-        async with contextlib.aclosing(told):
-            failed = False
-            async for piece in told:
-                failed = "error" in piece
-                yield event(piece)
-            if not failed:
-                yield event("[DONE]")
-
-    return StreamingResponse(events(), media_type="text/event-stream")
-
-
-async def _translated(served: Served, http: HttpRequest, dialect: Dialect) -> Response:
-    """Answer a request of a dialect by a chat completion."""
-    seat = served.seat(http.path_params, token_of(http))
     given = json_object(await body_of(http))
-    chat = dialect.chat(given)
-    try:
-        request = read_request(ChatRequest, chat)
-    except ApiError as error:
-        raise error.renamed(dialect.names) from None
+    request = read_request(kind, given) if dialect is None else translated(dialect, given)
     if not request.stream:
-        return JSONResponse(dialect.whole(given, await _whole(http, seat, request)))
-    told = await _streamed(http, seat, request)
+        asked = asyncio.create_task(seat.answer(request, None))
+        whole = Writer(request, seat.strings).whole(await unless_gone(http, asked))
+        return JSONResponse(whole if dialect is None else dialect.whole(given, whole))
+    told = pieces(seat, request)
+    # An error before the first piece becomes a plain response.
+    first = await unless_gone(http, asyncio.ensure_future(anext(told)))
+
+    async def all_pieces() -> AsyncIterator[dict[str, Any]]:
+        yield first
+        async for piece in told:
+            yield piece
 
     async def events() -> AsyncIterator[bytes]:
         async with contextlib.aclosing(told):
-            async for each in dialect.events(given, told):
+            if dialect is None:
+                async for piece in all_pieces():
+                    yield event(piece)
+                if "error" not in piece:
+                    yield event("[DONE]")
+                return
+            async for each in dialect.events(given, all_pieces()):
                 yield event(each, each["type"])
 
     return StreamingResponse(events(), media_type="text/event-stream")
-
-
-async def _whole(
-    http: HttpRequest, seat: ServedSeat, request: ChatRequest | TextRequest
-) -> dict[str, Any]:
-    reply = await unless_gone(http, asyncio.create_task(seat.answer(request, None)))
-    return Writer(request, seat.strings).whole(reply)
-
-
-async def _streamed(
-    http: HttpRequest, seat: ServedSeat, request: ChatRequest | TextRequest
-) -> AsyncGenerator[dict[str, Any]]:
-    """Return the pieces of an answer once there is one: an error before it is a plain response."""
-    told = pieces(seat, request)
-    first = await unless_gone(http, asyncio.ensure_future(anext(told)))
-
-    async def all_pieces() -> AsyncGenerator[dict[str, Any]]:
-        async with contextlib.aclosing(told):
-            yield first
-            async for piece in told:
-                yield piece
-
-    return all_pieces()
 
 
 async def unless_gone(http: HttpRequest, asked: "asyncio.Future[T]") -> T:

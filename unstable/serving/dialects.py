@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from unstable.config import shown
 from unstable.config.plugins import registered
-from unstable.serving.requests import ApiError, ChatRequest
+from unstable.serving.requests import ApiError, ChatRequest, read_request
 
 _SHARED = {"model", "temperature", "seed", "stream", "legal_moves"}
 """Fields of chat completions that every dialect has."""
@@ -48,6 +48,16 @@ class Dialect(Protocol):
 def dialects() -> Sequence[Dialect]:
     """Return the dialects that installed packages declare."""
     return [entry.load()() for entry in registered("dialects").values()]
+
+
+def translated(dialect: Dialect, given: Mapping[str, Any]) -> ChatRequest:
+    """Return a dialect's request as a chat request; raises `ApiError` with the dialect's names."""
+    chat = dialect.chat(given)
+    try:
+        found: ChatRequest = read_request(ChatRequest, chat)
+    except ApiError as error:
+        raise error.renamed(dialect.names) from None
+    return found
 
 
 def passed(given: Mapping[str, Any], own: Collection[str]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Anthropic's Messages API: https://docs.anthropic.com/en/api/messages.
 
-Settings that do not change which tokens a model may sample, such as `thinking` and `metadata`, are
+Settings of Anthropic's own models and services, such as `thinking` and `context_management`, are
 ignored; others that chat completions lack are refused.
 """
 
@@ -13,9 +13,11 @@ from unstable.config import shown
 from unstable.serving.dialects import listed, mapping, passed, text_parts
 from unstable.serving.requests import ApiError
 
-_OWN = {"max_tokens", "messages", "system", "tools", "tool_choice", "stop_sequences"}
+_OWN = {
+    *("max_tokens", "messages", "system", "tools", "tool_choice", "stop_sequences"),
+    "output_config",
+}
 _IGNORED = {"metadata", "thinking", "service_tier", "container", "context_management"}
-_IGNORED |= {"output_config"}
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _STOPS = {"length": "max_tokens", "tool_calls": "tool_use"}
 _ERRORS = {
@@ -37,6 +39,9 @@ class Messages:
     def chat(self, given: Mapping[str, Any]) -> dict[str, Any]:
         if "max_tokens" not in given:
             raise ApiError(400, "max_tokens: missing; give the most tokens of the answer")
+        if "format" in mapping(given.get("output_config", {}), "output_config"):
+            message = "output_config.format: unsupported; remove it or force a tool"
+            raise ApiError(400, message, param="output_config")
         asked: dict[str, Any] = {
             **passed(given, {*_OWN, *_IGNORED}),
             "max_tokens": given["max_tokens"],
@@ -52,7 +57,8 @@ class Messages:
         if said["content"]:
             content.append({"type": "text", "text": said["content"]})
         content += [
-            {**_use(call), "input": _arguments(call)} for call in said.get("tool_calls", ())
+            {**_use(call), "input": json.loads(call["function"]["arguments"])}
+            for call in said.get("tool_calls", ())
         ]
         tokens = _usage(reply["usage"])
         return {**_message(reply["model"], content), **_end(choice), "usage": tokens}
@@ -173,10 +179,6 @@ def _message(model: str, content: list[dict[str, Any]]) -> dict[str, Any]:
 def _use(call: Mapping[str, Any]) -> dict[str, Any]:
     name = call["function"]["name"]
     return {"type": "tool_use", "id": call["id"], "name": name}
-
-
-def _arguments(call: Mapping[str, Any]) -> Any:
-    return json.loads(call["function"]["arguments"])
 
 
 def _end(choice: Mapping[str, Any]) -> dict[str, Any]:

@@ -104,7 +104,7 @@ class NewNames:
         """Return a text of the game in new words."""
         return self._old.sub(lambda found: self.new[found[0]], text)
 
-    def told(self, text: str, **more: str) -> str:
+    def filled(self, text: str, **more: str) -> str:
         """Return a text with the new name of each `{word}`."""
         known = {**self.new, **more}
         return re.sub(r"\{(\w+)\}", lambda found: known[found[1]], text)
@@ -143,7 +143,7 @@ class Relabelled(Environment):
         seen = self._env.observe()
         return Observation(
             seat=seen.seat,
-            rules=self.names.told(self.words.rules, seat=str(seen.seat)),
+            rules=self.names.filled(self.words.rules, seat=str(seen.seat)),
             events=[*map(self.names.text, seen.events)],
             board=self.names.text(seen.board),
             notice=self.names.text(seen.notice),
@@ -193,7 +193,7 @@ def _info(own: GameInfo, words: GameWords, names: NewNames) -> GameInfo:
     if compact is not None:
         position = compact.position
         compact = Compact(
-            names.told(words.brief), lambda env: names.text(position(env)), compact.fits
+            names.filled(words.brief), lambda env: names.text(position(env)), compact.fits
         )
     return replace(
         own,
