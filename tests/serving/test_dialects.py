@@ -1,6 +1,7 @@
 """Anthropic's Messages and OpenAI's Responses: the tokens of chat completions in other words."""
 
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -143,93 +144,110 @@ async def test_apis_give_equal_tokens_whole_and_streamed() -> None:
         assert end["usage"] == counts
         assert "".join(each["delta"].get("text", "") for each in found[2:-3]) == text
 
-        asked = same | {"input": "2 + 2?", "max_output_tokens": 9, **extra}
-        whole = await client.responses.create(**asked, include=["message.output_text.logprobs"])
+        body = same | {"input": "2 + 2?", "max_output_tokens": 9, **extra}
+        whole = await client.responses.create(**body, include=["message.output_text.logprobs"])
         assert whole.output_text == text and whole.status == "completed"
         assert whole.usage.input_tokens == tokens.prompt_tokens
         assert "".join(each.token for each in whole.output[0].content[0].logprobs) == text
         parts = []
-        async for event in await client.responses.create(**asked, stream=True):
+        async for event in await client.responses.create(**body, stream=True):
             parts.append(event)
         assert [each.sequence_number for each in parts] == list(range(len(parts)))
         assert parts[-1].response.output_text == text
         deltas = [each.delta for each in parts if each.type == "response.output_text.delta"]
         assert "".join(deltas) == text and len(deltas) > 1
 
-        cut = await client.responses.create(**asked | {"max_output_tokens": 1})
+        cut = await client.responses.create(**body | {"max_output_tokens": 1})
         assert (cut.status, cut.incomplete_details.reason) == ("incomplete", "max_output_tokens")
         reply = (await posted(served, "/v1/messages", messages | {"max_tokens": 1})).json()
         assert reply["stop_reason"] == "max_tokens"
 
 
 CALL = 'I add. <tool_call>{"name": "add", "arguments": {"a": 2}}</tool_call>'
+FACES = "Né 😀😀!"
 
 
-async def test_calls_stops_and_errors_have_each_apis_form() -> None:
+@pytest.fixture
+async def served() -> AsyncIterator[tuple[Endpoint, Says]]:
+    """Endpoint that answers requests for a tool with CALL, others with FACES."""
     tokenizer = load_tokenizer(ModelConfig())
-    ids = [*tokenizer.encode(CALL, add_special_tokens=False), tokenizer.eos_token_id]
-    engine, seen = Says(lambda seed: ids), {"max_tokens": 60}
-    served_by = endpoint(LONGER, engine, token="secret", tokenizer=tokenizer)
-    async with served_by as served, served.client("secret") as client:
+    ids = {
+        text: [*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id]
+        for text in (CALL, FACES)
+    }
+    engine = Says(lambda seed: ids[FACES if seed == 1 else CALL])
+    async with endpoint(LONGER, engine, token="secret", tokenizer=tokenizer) as found:
+        yield found, engine
 
-        async def ask(**more: Any) -> httpx.Response:
-            return await posted(served, "/v1/messages", MESSAGES | seen | more, "secret")
 
-        reply = (await ask()).json()
-        spoken, use = reply["content"]
-        assert spoken["text"] == "I add." and reply["stop_reason"] == "tool_use"
-        assert (use["type"], use["name"], use["input"]) == ("tool_use", "add", {"a": 2})
-        reply = (await ask(tools=[], stop_sequences=["zzz", "<tool"])).json()
-        assert (reply["stop_reason"], reply["stop_sequence"]) == ("stop_sequence", "<tool")
-        assert reply["content"] == [{"type": "text", "text": "I add. "}]
+async def asked(served: Endpoint, **more: Any) -> dict[str, Any]:
+    """Return the answer to a request of Messages."""
+    body = MESSAGES | {"max_tokens": 60} | more
+    found: dict[str, Any] = (await posted(served, "/v1/messages", body, "secret")).json()
+    return found
 
-        asked = RESPONSES | {"max_output_tokens": 60}
-        whole = await client.responses.create(**asked)
+
+async def test_tool_calls_and_stop_texts_have_each_apis_form(served: tuple[Endpoint, Says]) -> None:
+    endpoint, _ = served
+    reply = await asked(endpoint)
+    spoken, use = reply["content"]
+    assert spoken["text"] == "I add." and reply["stop_reason"] == "tool_use"
+    assert (use["type"], use["name"], use["input"]) == ("tool_use", "add", {"a": 2})
+    reply = await asked(endpoint, tools=[], stop_sequences=["zzz", "<tool"])
+    assert (reply["stop_reason"], reply["stop_sequence"]) == ("stop_sequence", "<tool")
+    assert reply["content"] == [{"type": "text", "text": "I add. "}]
+
+    body = RESPONSES | {"max_output_tokens": 60}
+    async with endpoint.client("secret") as client:
+        whole = await client.responses.create(**body)
         message, call = whole.output
         assert (whole.output_text, call.name, call.arguments) == ("I add.", "add", '{"a": 2}')
-        async with client.responses.stream(**asked) as stream:
+        async with client.responses.stream(**body) as stream:
             again = await stream.get_final_response()
-        assert [each.type for each in again.output] == ["message", "function_call"]
-        assert again.output_text == "I add." and again.usage == whole.usage
+    assert [each.type for each in again.output] == ["message", "function_call"]
+    assert again.output_text == "I add." and again.usage == whole.usage
 
-        refused = await posted(served, "/v1/messages", MESSAGES)
-        assert refused.status_code == 401
-        assert refused.json()["error"]["type"] == "authentication_error"
-        wrongs: list[tuple[dict[str, Any], str]] = [
-            ({"model": "gone"}, "unknown model 'gone'"),
-            ({"top_p": 0.5}, "top_p = 0.5: unsupported"),
-            ({"n": 2}, "n: not a field of this API"),
-            ({"max_completion_tokens": 3}, "max_completion_tokens: not a field of this API"),
-            ({"stop_sequences": ["a"] * 5}, "stop_sequences: 5 texts"),
-            ({"stream": "yes"}, "stream: "),
-        ]
-        for wrong, message in wrongs:
-            error = (await ask(**wrong)).json()["error"]
-            assert error["message"].startswith(message), error
-            assert error["type"] in ("not_found_error", "invalid_request_error")
-        refused = await posted(
-            served, "/v1/responses", RESPONSES | {"max_output_tokens": 0}, "secret"
-        )
-        assert refused.json()["error"]["param"] == "max_output_tokens"
-        refused = await posted(served, "/v1/responses", {"input": [{"type": "x"}]}, "secret")
-        assert "unsupported item type 'x'" in refused.json()["error"]["message"]
 
-        ids[:] = [*tokenizer.encode("Né 😀😀!", add_special_tokens=False), tokenizer.eos_token_id]
-        named = asked | {"tools": [], "include": ["message.output_text.logprobs"]}
-        async with client.responses.stream(**named) as stream:
+async def test_streamed_logprobs_are_of_all_tokens(served: tuple[Endpoint, Says]) -> None:
+    """Some tokens are parts of a character, and the last one has no text."""
+    body = RESPONSES | {"max_output_tokens": 60, "tools": [], "extra_body": {"seed": 1}}
+    async with served[0].client("secret") as client:
+        streamed = client.responses.stream(**body, include=["message.output_text.logprobs"])
+        async with streamed as stream:
             parts = [event async for event in stream]
-            again = await stream.get_final_response()
-        assert again.output_text == "Né 😀😀!"
-        (content,) = again.model_dump()["output"][0]["content"]
-        assert len(content["logprobs"]) == len(ids) == again.usage.output_tokens
-        told = [each.logprobs for each in parts if each.type == "response.output_text.delta"]
-        assert sum(map(len, told)) == len(ids) - 1  # the end has no text
+            whole = await stream.get_final_response()
+    assert whole.output_text == FACES
+    (content,) = whole.model_dump()["output"][0]["content"]
+    assert len(content["logprobs"]) == whole.usage.output_tokens
+    told = [each.logprobs for each in parts if each.type == "response.output_text.delta"]
+    assert sum(map(len, told)) == whole.usage.output_tokens - 1
 
-        engine.error = RuntimeError("no")
-        failed = (
-            await posted(served, "/v1/messages", MESSAGES | {"stream": True}, "secret")
-        ).json()
-        assert failed["error"]["type"] == "api_error"
+
+WRONGS: list[tuple[dict[str, Any], str]] = [
+    ({"model": "gone"}, "unknown model 'gone'"),
+    ({"top_p": 0.5}, "top_p = 0.5: unsupported"),
+    ({"n": 2}, "n: not a field of this API"),
+    ({"max_completion_tokens": 3}, "max_completion_tokens: not a field of this API"),
+    ({"stop_sequences": ["a"] * 5}, "stop_sequences: 5 texts"),
+    ({"stream": "yes"}, "stream: "),
+    ({"output_config": {"format": {}}}, "output_config.format: unsupported"),
+]
+
+
+async def test_errors_have_each_apis_form(served: tuple[Endpoint, Says]) -> None:
+    endpoint, engine = served
+    refused = await posted(endpoint, "/v1/messages", MESSAGES)
+    assert refused.status_code == 401
+    assert refused.json()["error"]["type"] == "authentication_error"
+    for wrong, message in WRONGS:
+        error = (await asked(endpoint, **wrong))["error"]
+        assert error["message"].startswith(message), error
+        assert error["type"] in ("not_found_error", "invalid_request_error")
+    for body, param in ((RESPONSES | {"max_output_tokens": 0}, "max_output_tokens"), ({}, "input")):
+        refused = await posted(endpoint, "/v1/responses", body, "secret")
+        assert refused.json()["error"]["param"] == param
+    engine.error = RuntimeError("no")
+    assert (await asked(endpoint, stream=True))["error"]["type"] == "api_error"
 
 
 async def test_official_client_reads_messages() -> None:
