@@ -52,7 +52,7 @@ ALLOWED = {
     "buffers": Allowed(set(), {"types"}),
     "games": Allowed({"textarena", "nltk", "scipy", "pyspiel"}, BASE | {"prompts"}),
     "contrib": Allowed(
-        {"pettingzoo", "gymnasium", "gem", "pyspiel", "torch", "mlflow", "trackio"},
+        {"pettingzoo", "gymnasium", "gem", "pyspiel", "torch", "mlflow", "trackio", "websockets"},
         {
             *("types", "config", "records", "collectors", "engines", "games", "learners"),
             *("processes", "prompts", "serving", "solving", "tracking"),

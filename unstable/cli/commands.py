@@ -215,8 +215,10 @@ def serve(
     token_env: Annotated[str | None, Option("--token_env", help="variable with the token")] = None,
     top_logprobs: Annotated[int, Option("--top_logprobs", min=0, help="limit per request")] = 5,
     threads: Annotated[int, Option(min=1, max=1024, help="threads of embedded engine")] = 1,
+    openenv: Annotated[bool, Option("--openenv", help="serve games to OpenEnv clients")] = False,
+    against: p.Against = None,
 ) -> None:
-    """Serve versions of a run, and its base model, with OpenAI's API. See docs/serve.md."""
+    """Serve versions with OpenAI's API, or as opponents of OpenEnv clients. See docs/serve.md."""
     where, version = run or (None, None)
     if versions and version is not None:
         raise ConfigError("--versions: conflicts with RUN_DIR@VERSION; remove one")
@@ -224,10 +226,17 @@ def serve(
         raise ConfigError("--versions: RUN_DIR is missing; give the run of these versions")
     if where is not None and config is not None:
         raise ConfigError("--config: conflicts with RUN_DIR and its config; remove one of them")
+    if against and not openenv:
+        raise ConfigError("--against: names opponents of games; add --openenv")
     from unstable.commands.serve import ServeOptions, serve
 
     options = ServeOptions(host, port, token_env, top_logprobs, threads)
-    serve(where, versions or [version], config, options, context.obj.fields)
+    if not openenv:
+        serve(where, versions or [version], config, options, context.obj.fields)
+        return
+    from unstable.commands.openenv import serve_games
+
+    serve_games(where, versions or [version], config, against or [], options, *context.obj)
 
 
 @app.command(cls=ConfigCommand)

@@ -63,6 +63,11 @@ def _configs() -> list[str]:
     return [path.stem for path in CONFIGS.glob("*.yaml")]
 
 
+def names_of(text: str) -> list[str]:
+    """Parse a list of names, separated by commas."""
+    return [part.strip() for part in text.strip("[]").split(",")]
+
+
 _AT = "RUN_DIR[@VERSION]"
 _RUN = Argument(metavar=_AT, parser=at, help="run, by default its newest version")
 _RUNS = Argument(metavar="RUN_DIR", parser=folder, help="folders of runs")
@@ -89,6 +94,9 @@ Baseline = Annotated[int | None, Option(min=0, help="version whose values reduce
 Games = Annotated[list[str] | None, Option(metavar="NAME ...", help="default: all of the config")]
 Seat = Annotated[int | None, Option(min=0, help="seat number, from 0")]
 Opponent = Annotated[str | None, Option(autocompletion=_players, help=PLAYERS)]
+Against = Annotated[
+    Any, Option(metavar="NAME,NAME", parser=names_of, help="with --openenv: more opponents")
+]
 Temperature = Annotated[float | None, Option(min=0, max=1e6, help="models' temperature; 0: greedy")]
 Forfeits = Annotated[float, Option(min=0, help="weight of forfeited games")]
 Seed = Annotated[int | None, Option(min=0, help="seed; default: the file's")]

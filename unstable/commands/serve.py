@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from unstable.commands.finished import Version, check_adapter, checkpoint_of, from_folder
-from unstable.commands.play.casting import for_one_game
+from unstable.commands.play.casting import for_games
 from unstable.commands.prepare import prepare, show_plan
 from unstable.commands.session import (
     at_work,
@@ -53,7 +53,7 @@ def serve(
     Raises `ConfigError` for a mistake, before a model is loaded, and `RunFailedError` if the engine
     dies.
     """
-    token = _token(options)
+    token = client_token(options)
     folder = None if root is None else RunFolder(root)
     numbers = [] if folder is None else [checkpoint_of(folder, each) for each in versions]
     numbers = list(dict.fromkeys(numbers))
@@ -70,7 +70,7 @@ def serve(
         check_model(given.model)
         for number in numbers:
             check_adapter(RunFolder(root or Path()).checkpoint(number))
-        resolved = prepare(for_one_game(given, GameConfig(), []), learner=False)
+        resolved = prepare(for_games(given, [GameConfig()], []), learner=False)
     from unstable.serving.server import Server  # imports the web framework
 
     server = Server(None, options.host, options.port, "--port")  # first, as the port may be taken
@@ -80,7 +80,7 @@ def serve(
         run_to_end(_serve(resolved.config, at, numbers, server, token, options), status)
 
 
-def _token(options: ServeOptions) -> str | None:
+def client_token(options: ServeOptions) -> str | None:
     """Return the token that requests need, if any; `ConfigError` if it is missing or invalid."""
     name = options.token_env
     if name is None:

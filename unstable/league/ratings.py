@@ -163,7 +163,8 @@ class Registry:
 
         Games of a player against itself, and games with an opening, whose first moves others made,
         are not rated. A player with several sides enters with their mean outcome; a team is one
-        side, and its player has one skill regardless of the number of seats.
+        side, and its player has one skill regardless of the number of seats. Players that were not
+        registered, such as persons, start with the initial rating.
         """
         matches: list[Match] = []
         for game in games:
@@ -184,6 +185,8 @@ class Registry:
             return None
         scores = {player: fmean([ranked[s[0]] for s in sides]) for player, sides in held.items()}
         for player, sides in held.items():
+            if player.name not in self._skills:
+                self._put(player, ENVIRONMENT.mu, ENVIRONMENT.sigma)
             counts = self._results.setdefault(player, Counter())
             counts["games"] += 1
             counts[standing(scores[player], list(scores.values()))] += 1

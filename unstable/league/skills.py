@@ -39,6 +39,9 @@ class Skills:
         if pinned:
             self._pinned.add(player)
 
+    def __contains__(self, player: str) -> bool:
+        return player in self._skills
+
     def rate(self, matches: Sequence[Match]) -> None:
         """Update the skills by matches, one after the other."""
         for players, scores, draw_probability in matches:

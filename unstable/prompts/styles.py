@@ -145,6 +145,11 @@ class PromptStyle:
             return Action("", False)
         return Action(" ".join(answer.split())[:_MAX_UNPARSED], False)
 
+    def read_free_action(self, text: str) -> Action:
+        """Return the action in an answer of a program that may write more than the action."""
+        action = self.read_action(text)
+        return action if action.formatted else replace(self, parser="brackets").read_action(text)
+
 
 STYLES = {
     "answer": PromptStyle(

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
@@ -96,7 +96,7 @@ def application(served: Served, prefix: str = "") -> Starlette:
     )
 
 
-def token_of(http: HttpRequest) -> str | None:
+def token_of(http: HTTPConnection) -> str | None:
     """Return a request's bearer token or, as in Anthropic's API, its key; None without one."""
     kind, _, token = http.headers.get("authorization", "").partition(" ")
     bearer = token.strip() if kind.lower() == "bearer" else ""

@@ -12,6 +12,7 @@ from typing import Any, Self
 import uvicorn
 from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse
+from starlette.websockets import WebSocketClose
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from unstable.config import ConfigError
@@ -72,9 +73,13 @@ class _Protocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         self._stop()
 
     def _look(self) -> None:
-        """Start the timeout for a request's header, unless a request is in progress."""
+        """Start the timeout for a request's header, unless a request is in progress.
+
+        A connection that became a websocket has another protocol, with its own timeouts.
+        """
         cycle = getattr(self, "cycle", None)
-        if cycle is not None and not cycle.response_complete:
+        is_websocket = self.transport.get_protocol() is not self
+        if is_websocket or (cycle is not None and not cycle.response_complete):
             self._stop()
         elif self._timer is None:
             self._timer = self.loop.call_later(_HEADER_S, self.transport.close)
@@ -89,21 +94,31 @@ class _AskedHere:
     """An application that answers only requests to this machine's own names.
 
     It prevents DNS rebinding: a web page whose name resolves to this machine could otherwise read
-    answers.
+    answers. Browsers let any page open a websocket, and name its origin; programs do not.
     """
 
     def __init__(self, application: Any, host: str) -> None:
         self._application, self._names = application, {*_LOCAL, host}
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "http":
+        if scope["type"] in ("http", "websocket"):
             host = Headers(scope=scope).get("host", "")
             name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
             if name.strip("[]").lower() not in self._names:
                 text = "Host header not allowed; use localhost or 127.0.0.1"
-                await PlainTextResponse(text, status_code=421)(scope, receive, send)
+                await self._refuse(text, scope, receive, send)
+                return
+            if scope["type"] == "websocket" and "origin" in Headers(scope=scope):
+                await self._refuse("no websockets for web pages", scope, receive, send)
                 return
         await self._application(scope, receive, send)
+
+    @staticmethod
+    async def _refuse(text: str, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "websocket":
+            await WebSocketClose(reason=text)(scope, receive, send)
+        else:
+            await PlainTextResponse(text, status_code=421)(scope, receive, send)
 
 
 class _QuietServer(uvicorn.Server):
@@ -118,14 +133,21 @@ class Server:
     """A server of an application at a host and port until `close`; port 0 selects a free one."""
 
     def __init__(
-        self, application: Any, host: str, port: int, field: str = "port", *, shared: bool = False
+        self,
+        application: Any,
+        host: str,
+        port: int,
+        field: str = "port",
+        *,
+        shared: bool = False,
+        websockets: bool = False,
     ) -> None:
         """Bind the port; raises `ConfigError`, which names `field`, if it is not available.
 
         Several processes of one user may bind a `shared` port: each connection reaches any of them.
-        `application` may be replaced until `start`.
+        `application` may be replaced until `start`; `websockets` need the package of that name.
         """
-        self.application = application
+        self.application, self._websockets = application, websockets
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._socket = socket.socket(family, socket.SOCK_STREAM)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -163,7 +185,7 @@ class Server:
                 timeout_keep_alive=_IDLE_S,
                 timeout_graceful_shutdown=_LAST_S,
                 server_header=False,
-                ws="none",
+                ws="websockets-sansio" if self._websockets else "none",
             )
         )
         serving = self._server.serve(sockets=[self._socket])

@@ -74,7 +74,7 @@ def _steps(folder: RunFolder, config: RunConfig, skipped: Skipped) -> Iterator[G
     files = {(file.purpose, file.version): file for file in folder.game_files()}
     rows = read_rows(folder.metrics, skipped)
     back = {row["version"]: row.get("guard/rolled_back_to") for row in rows}
-    is_run = not folder.tournament.is_file()
+    is_run = folder.metrics.is_file() and not folder.tournament.is_file()
     versions = range(max([0, *back, *(version for _, version in files)]) + 1)
     state = _state(folder)
     marks = deque(_Mark(*mark) for mark in ([] if state is None else state.registry.marks))

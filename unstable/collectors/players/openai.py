@@ -8,7 +8,6 @@ import asyncio
 import logging
 import os
 from collections import defaultdict
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from unstable.collectors.players.base import OpponentPlayer, Player, Position, ServeAdapter
@@ -102,9 +101,7 @@ class OpenAIPlayer(OpponentPlayer):
         chat = [{"role": each["role"], "content": each["content"]} for each in observation.chat]
         reply = await self._ask(chat or self._style.messages(asked), seed)
         text, cut = shorten(hide_secrets(reply))  # a reply may contain the key
-        action = self._style.read_action(text)
-        if not action.formatted:  # remote models may write more than the action
-            action = replace(self._style, parser="brackets").read_action(text)
+        action = self._style.read_free_action(text)
         return Answer(
             observation=asked,
             text=text,

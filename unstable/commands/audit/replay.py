@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from unstable.commands.audit.audit import Audit, answerer, not_again
 from unstable.commands.finished import check_adapter, from_folder
-from unstable.commands.play.casting import FEW, PERSON, as_opponent, for_one_game, player_of, served
+from unstable.commands.play.casting import FEW, PERSON, as_opponent, for_games, player_of, served
 from unstable.commands.play.found import FoundGame
 from unstable.commands.play.play import Sitting, sit, temperature, with_game
 from unstable.commands.play.terminal import Terminal
@@ -39,11 +39,11 @@ def audit(found: FoundGame) -> bool:
     Writes no files. Raises `ConfigError` for a game that no longer exists.
     """
     terminal, again = Terminal(), _again(found)
-    chosen = for_one_game(found.config, settled(found.game), again.opponents)
+    chosen = for_games(found.config, [settled(found.game)], again.opponents)
     if again.models:
         undecided = {**UNDECIDED, **FEW, "actors.engine": "embedded"}
         whole = from_folder(found.folder, undecided)
-        chosen = prepare(for_one_game(whole, found.game, again.opponents), learner=False).config
+        chosen = prepare(for_games(whole, [found.game], again.opponents), learner=False).config
         have_weights(chosen.model)
     terminal.show(found.title)
 
@@ -180,7 +180,7 @@ def explore(found: FoundGame, change: Change, fields: Mapping[str, Any], command
     )
     sit(
         Sitting(
-            config=for_one_game(given, given.games[0], opponents),
+            config=for_games(given, given.games[:1], opponents),
             spec=spec,
             version=found.result.version,
             command=command,

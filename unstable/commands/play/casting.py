@@ -87,13 +87,13 @@ def player_of(
     raise ConfigError(f"{option} = {shown(word)}: unknown player; {hint}, or a RUN_DIR")
 
 
-def for_one_game(
-    config: RunConfig, game: GameConfig, opponents: Iterable[FixedOpponent]
+def for_games(
+    config: RunConfig, games: Sequence[GameConfig], opponents: Iterable[FixedOpponent]
 ) -> RunConfig:
-    """Return the config with one game, and with these opponents alone."""
+    """Return the config with these games and opponents alone."""
     return alone(config).updated(
         {
-            "games": [game],
+            "games": [*games],
             "opponents.fixed": list({each.key: each for each in opponents}.values()),
             "opponents.draw.past": 0.0,
             "eval.exploitability.every": 0,

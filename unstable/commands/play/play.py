@@ -21,7 +21,7 @@ from unstable.commands.finished import Version, checkpoint_of
 from unstable.commands.play.casting import (
     FEW,
     PERSON,
-    for_one_game,
+    for_games,
     game_of,
     is_local_model,
     player_of,
@@ -96,7 +96,7 @@ def play(
     warmth = temperature(given, choices.temperature, opponent)
     seats = [SeatSpec(player=player, temperature=warmth)] * game.seats
     seats[own] = SeatSpec(player=PERSON, temperature=1.0)
-    chosen = for_one_game(given, game, [opponent] if opponent and len(seats) > 1 else [])
+    chosen = for_games(given, [game], [opponent] if opponent and len(seats) > 1 else [])
     seated = tuple(seats)
     spec = GameSpec(game_id=0, purpose="eval", env=game.key, seed=given.seed, seats=seated)
     sit(Sitting(config=chosen, spec=spec, version=current, command=command))

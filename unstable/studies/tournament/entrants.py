@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from unstable.commands.finished import Version, checkpoint_of
-from unstable.commands.play.casting import as_opponent, for_one_game, game_of, player_of, run_of
+from unstable.commands.play.casting import as_opponent, for_games, game_of, player_of, run_of
 from unstable.config import (
     CheckpointOpponent,
     ConfigError,
@@ -74,7 +74,7 @@ def with_entrants(config: RunConfig, words: Sequence[str]) -> tuple[RunConfig, l
         raise ConfigError(f"PLAYER = {' '.join(words)}: fewer than two players; add another")
     for root in roots:
         _check_same(config, root)
-    alone = for_one_game(config, config.games[0], opponents)
+    alone = for_games(config, config.games[:1], opponents)
     return alone.model_copy(update={"games": config.games}), found
 
 

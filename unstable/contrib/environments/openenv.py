@@ -1,0 +1,244 @@
+"""Environments of an OpenEnv server: `games.env: openenv:URL`, such as openenv:http://host:8000.
+
+https://github.com/huggingface/OpenEnv, the websocket protocol of version 0.10. A game has one seat
+and pays the sum of its rewards. A seat sees the observation's chat (`messages`), or else its fields
+in lines. It answers the action's only required field, or a JSON object. `games.args`: `action`, the
+field that answers fill; `fixed`, values of other fields; `reset`, parameters of `reset`;
+`token_env`, the variable with a bearer token; `timeout`, seconds for an answer of the server.
+"""
+
+import contextlib
+import json
+import time
+from collections.abc import Mapping
+from typing import Any, NoReturn, Self
+from urllib.parse import urlsplit
+from urllib.request import urlopen
+
+from websockets.exceptions import ConnectionClosed, WebSocketException
+from websockets.sync.client import ClientConnection, connect
+
+from unstable.config import ConfigError, one_line, shown
+from unstable.config.endpoint import read_token
+from unstable.games.environment import Environment, EnvStep
+from unstable.games.info import GameInfo
+from unstable.types import Observation
+
+_LISTS = ("legal_moves", "legal_actions")
+"""Fields of observations with the legal actions."""
+_HIDDEN = {*_LISTS, "metadata"}
+_SCHEMA_S, _OPEN_S, _ANSWER_S = 10.0, 10.0, 60.0
+_MOST_BYTES = 2**24
+_SEEDS = 2**31  # number of seeds; servers may use 32 bits
+_REFUSED, _FULL = "VALIDATION_ERROR", "CAPACITY_REACHED"  # codes of errors
+_FREE_S, _PAUSE_S = 3.0, 0.1  # timeout and interval of attempts at a server without a free session
+
+
+class _NoSessionError(RuntimeError):
+    """A server without a free session."""
+
+
+class OpenEnvEnvironment(Environment):
+    """One play at a server. `environment_class` makes the class of each server."""
+
+    address: str
+    schema: Mapping[str, Any]
+    """Properties of the action, and which of them are required."""
+
+    def __init__(
+        self,
+        action: str | None = None,
+        fixed: Mapping[str, Any] | None = None,
+        reset: Mapping[str, Any] | None = None,
+        token_env: str | None = None,
+        timeout: float = _ANSWER_S,
+    ) -> None:
+        self._field = self._field_of(action, fixed or {})
+        self._fixed, self._asked = dict(fixed or {}), dict(reset or {})
+        token = None if token_env is None else read_token(token_env, "games.args.token_env")
+        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        self._timeout = timeout
+        self._socket: ClientConnection | None = None
+        self._closing = contextlib.ExitStack()
+        self._seen: dict[str, Any] = {}
+        self._total = 0.0
+
+    def _field_of(self, asked: str | None, fixed: Mapping[str, Any]) -> str | None:
+        """Return the field that answers fill; None if they are JSON objects."""
+        known = self.schema.get("properties", {})
+        for name in [*fixed, *([] if asked is None else [asked])]:
+            if name not in known:
+                raise ConfigError(
+                    f"games.args = {shown(name)}: no field of the action; use one of "
+                    f"{', '.join(known)}"
+                )
+        if asked is not None:
+            return asked
+        open_fields = [name for name in self.schema.get("required", known) if name not in fixed]
+        open_fields = [name for name in open_fields if name != "metadata"]
+        return open_fields[0] if len(open_fields) == 1 else None
+
+    def reset(self, seats: int, seed: int) -> None:
+        """Start a game in a session of its own."""
+        assert seats == 1, "an OpenEnv environment has 1 seat"
+        deadline = time.monotonic() + _FREE_S
+        while True:
+            self._open()
+            try:
+                answer = self._ask("reset", {"seed": seed % _SEEDS, **self._asked})
+                break
+            except _NoSessionError:  # a server ends closed sessions after a while
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(_PAUSE_S)
+        self._total = 0.0
+        assert not self._take(answer), "the server's game is over at its start"
+
+    def _open(self) -> None:
+        self._close()
+        opening = connect(
+            f"{self.address}/ws",
+            additional_headers=self._headers,
+            open_timeout=_OPEN_S,
+            max_size=_MOST_BYTES,
+            proxy=None,
+        )
+        self._socket = self._closing.enter_context(opening)
+
+    @property
+    def mover(self) -> int:
+        return 0
+
+    def observe(self) -> Observation:
+        """Return the server's chat, or its other fields as the board."""
+        chat = self._seen.get("messages")
+        is_chat = isinstance(chat, list) and chat and all(map(_is_message, chat))
+        return Observation(
+            seat=0,
+            rules="",
+            events=[],
+            board="" if is_chat else _text(self._seen),
+            notice="",
+            chat=tuple(chat) if is_chat and chat else (),
+        )
+
+    def legal_moves(self) -> list[str]:
+        """Return the legal actions of the server's observation; `ValueError` without any."""
+        for name in _LISTS:
+            if listed := self._seen.get(name):
+                return list(dict.fromkeys(map(_written, listed)))
+        raise ValueError(f"{self.info.name}: the server lists no legal actions")
+
+    def step(self, action: str) -> EnvStep:
+        """Send an action; one that the server or its schema does not accept is refused."""
+        try:
+            data = self._data(action)
+            answer = self._ask("step", data)
+        except ValueError as error:
+            return EnvStep(over=False, refused=True, reason=one_line(str(error)))
+        over = self._take(answer)
+        if over:
+            self._close()
+        return EnvStep(over=over, refused=False, reason="the server ended the game" * over)
+
+    def payoffs(self) -> list[float]:
+        """Return the sum of the rewards."""
+        return [self._total]
+
+    def copied(self) -> Self:
+        """Raise `ValueError`: a server's game cannot be copied."""
+        raise ValueError(f"{self.info.name}: the server's game cannot be copied")
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
+        self.copied()
+        raise AssertionError
+
+    def __del__(self) -> None:
+        self._close()
+
+    def _data(self, action: str) -> dict[str, Any]:
+        """Return the message's data for an answer; `ValueError` if it has another type."""
+        if self._field is None:
+            given = json.loads(action)
+            if not isinstance(given, dict):
+                raise ValueError(f"not a JSON object: {action}")
+            return {**self._fixed, **given}
+        kind = self.schema.get("properties", {}).get(self._field, {}).get("type", "string")
+        value = action if kind == "string" else json.loads(action)
+        return {**self._fixed, self._field: value}
+
+    def _ask(self, kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the data of the server's answer; `ValueError` if it refuses the message.
+
+        Raises `RuntimeError` for any other error, and `TimeoutError` without an answer.
+        """
+        socket = self._socket
+        if socket is None:
+            raise RuntimeError(f"{self.info.name}: no game in play")
+        try:
+            with contextlib.suppress(ConnectionClosed):  # the server may have sent the reason
+                socket.send(json.dumps({"type": kind, "data": data}))
+            answer = json.loads(socket.recv(timeout=self._timeout))
+        except WebSocketException as error:
+            raise RuntimeError(f"{self.address}: connection lost ({error})") from error
+        told = answer.get("data", {})
+        if answer.get("type") == "error":
+            code, why = told.get("code"), f"{self.address}: {told.get('message', 'error')}"
+            if code == _FULL:
+                raise _NoSessionError(f"{why}; let the server open a session per game in flight")
+            raise (ValueError if code == _REFUSED else RuntimeError)(why)
+        return dict(told)
+
+    def _take(self, answer: Mapping[str, Any]) -> bool:
+        """Keep an answer's observation and reward; return whether the game is over."""
+        self._seen = dict(answer.get("observation") or {})
+        self._total += float(answer.get("reward") or 0.0)
+        return bool(answer.get("done"))
+
+    def _close(self) -> None:
+        socket, self._socket = getattr(self, "_socket", None), None
+        if socket is not None:
+            with contextlib.suppress(WebSocketException, OSError):
+                socket.send(json.dumps({"type": "close"}))
+            self._closing.close()
+
+
+def _is_message(each: Any) -> bool:
+    return isinstance(each, dict) and isinstance(each.get("content"), str) and "role" in each
+
+
+def _text(observation: Mapping[str, Any]) -> str:
+    """Return an observation's fields in lines, a single field without its name."""
+    seen = {k: v for k, v in observation.items() if k not in _HIDDEN and v not in (None, [], {})}
+    if len(seen) == 1:
+        return _written(*seen.values())
+    return "\n".join(f"{name}: {_written(value)}" for name, value in seen.items())
+
+
+def _written(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def environment_class(name: str) -> type[OpenEnvEnvironment]:
+    """Return the class of a server's games; raises `ConfigError` if the server does not answer."""
+    place = f"target = {shown(f'openenv:{name}')}"
+    parts = urlsplit(name)
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise ConfigError(f"{place}: not a URL; give one such as openenv:http://127.0.0.1:8000")
+    base = name.rstrip("/")
+    try:
+        with urlopen(f"{base}/schema", timeout=_SCHEMA_S) as answer:
+            schemas = json.load(answer)
+        action, observation = schemas["action"], schemas["observation"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"{place}: no OpenEnv server ({one_line(str(error))}); start it, or set its URL"
+        ) from None
+    own = {
+        "address": f"ws{base.removeprefix('http')}",
+        "schema": action,
+        "lists_moves": any(each in observation.get("properties", {}) for each in _LISTS),
+        "info": GameInfo(name=f"openenv:{parts.netloc}"),
+        "__doc__": f"One play at {base}.",
+    }
+    return type("OpenEnv", (OpenEnvEnvironment,), own)
