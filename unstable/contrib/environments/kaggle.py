@@ -193,18 +193,20 @@ def environment_class(name: str) -> type[KaggleEnvironment]:
         raise ConfigError(
             f"{place}: unknown game, or one without a harness; {nearest(short, known)}"
         )
-    base, given = _base(arena, name, place), _parameters(name, place)
-    game, deals = base, _SEED in base.get_parameters() and _SEED not in given
+    given = _parameters(name, place)
+    base = game = _loaded(arena, name, given, place)
+    parameters, kind = base.get_parameters(), base.get_type()
     if (arena.GAMES_DIR / short / f"{short}_proxy.py").is_file():
-        game = pyspiel.load_game(f"{short}_proxy", base.get_parameters())
-    if base.get_type().dynamics == pyspiel.GameType.Dynamics.SIMULTANEOUS:
+        game = pyspiel.load_game(f"{short}_proxy", parameters)
+    if kind.dynamics == pyspiel.GameType.Dynamics.SIMULTANEOUS:
         base = pyspiel.convert_to_turn_based(base)
-    info = info_of(base, f"kaggle:{name}", not deals and positions_are_shown(base))
+    is_dealt = _SEED in parameters
+    info = info_of(base, f"kaggle:{name}", not is_dealt and positions_are_shown(base))
     own = {
         "spiel": game,
         "harness": importlib.import_module(f"{_GAMES}.{short}.harness"),
-        "deals": deals,
-        "info": replace(info, small_tree=None) if deals else info,
+        "deals": is_dealt and _SEED not in given,
+        "info": replace(info, small_tree=None) if is_dealt else info,
         "__doc__": f"One play of {name}.",
     }
     return type("Kaggle", (KaggleEnvironment,), own)
@@ -256,16 +258,16 @@ def _parameters(name: str, place: str) -> dict[str, Any]:
     return found
 
 
-def _base(arena: Any, name: str, place: str) -> Any:
-    """Load OpenSpiel's game with Kaggle's parameters, except those in the name."""
-    short, given = name.partition("(")[0], _parameters(name, place)
+def _loaded(arena: Any, name: str, given: dict[str, Any], place: str) -> Any:
+    """Load OpenSpiel's game with Kaggle's parameters, except those that the name gives."""
+    short = name.partition("(")[0]
     if short.startswith("python_"):
         importlib.import_module("open_spiel.python.games")
     if (arena.GAMES_DIR / short / f"{short}_proxy.py").is_file():
         importlib.import_module(f"{_GAMES}.{short}.{short}_proxy")
-    of_kaggle = {each.partition("(")[0]: each for each in arena.GAMES_LIST}[short]
-    of_kaggle = of_kaggle.replace(f"{_ODDS}=1000000", f"{_ODDS}=1")
-    parameters = pyspiel.load_game(of_kaggle).get_parameters() | given
+    default = next(each for each in arena.GAMES_LIST if each.partition("(")[0] == short)
+    default = default.replace(f"{_ODDS}=1000000", f"{_ODDS}=1")
+    parameters = pyspiel.load_game(default).get_parameters() | given
     whole = pyspiel.game_parameters_to_string({"name": short, **parameters})
     if given and (reason := fault_of(whole, _ARENA)):
         raise ConfigError(f"{place}: OpenSpiel rejects it ({reason}); fix its parameters")
