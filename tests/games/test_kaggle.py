@@ -44,8 +44,9 @@ def config_of(name: str, **changes: Any) -> GameConfig:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_game_of_every_harness_plays_to_its_end(name: str) -> None:
+def test_game_of_every_harness_plays_to_its_end_by_its_seed(name: str) -> None:
     assert_ends_or_is_refused(config_of(name), ())
+    assert_undisturbed(config_of(name, max_turns=100), range(2), chance=False)
 
 
 def test_docs_list_every_game() -> None:
@@ -83,7 +84,7 @@ def test_play_matches_kaggle(name: str) -> None:
     assert [each.reward for each in env.state] == game.payoffs
 
 
-@every_row("name", "bargaining", "gin_rummy", "coin_game", "hanabi_arena")
+@every_row("name", "bargaining", "coin_game", "gin_rummy", "hanabi_arena", "negotiation")
 def test_seed_determines_game_and_games_are_independent(name: str) -> None:
     assert_undisturbed(config_of(name, max_turns=12), range(3))
 

@@ -36,7 +36,7 @@ _ARENA = f"{_PACKAGE}.envs.open_spiel_env.open_spiel_env"
 _GAMES = f"{_PACKAGE}.envs.open_spiel_env.games"
 _MODEL_CALLS = ("litellm", "litellm.exceptions")
 """Modules that the package needs only to call models."""
-_SEED = "seed"  # parameter of games that deal by themselves
+_SEEDS = ("seed", "rng_seed")  # parameters of games that deal by themselves
 _ODDS = "calcOddsNumSims"  # simulations for odds in poker's replays, which no prompt shows
 
 
@@ -50,8 +50,8 @@ class KaggleEnvironment(OpenSpielEnvironment):
     writes_prompt = True
     action_form = "bare"
     harness: ModuleType
-    deals: bool
-    """True if the game deals by its parameter `seed`."""
+    seeded_by: str
+    """Parameter that the game's seed sets in games that deal by themselves; empty in others."""
 
     def __init__(self, list_moves: bool = False) -> None:
         super().__init__()
@@ -61,7 +61,9 @@ class KaggleEnvironment(OpenSpielEnvironment):
         self._seen: dict[str, Any] = {}
 
     def _dealt(self, seed: int) -> Any:
-        self._game = with_parameter(self.spiel, _SEED, seed % 2**31) if self.deals else self.spiel
+        self._game = self.spiel
+        if self.seeded_by:
+            self._game = with_parameter(self.spiel, self.seeded_by, seed % 2**31)
         return self._game
 
     @property
@@ -147,7 +149,7 @@ class KaggleEnvironment(OpenSpielEnvironment):
 
     def whole_state(self) -> str:
         """Return all moves by number, those of chance too, after the seed of a game that deals."""
-        dealt = [self._game.get_parameters()[_SEED]] if self.deals else []
+        dealt = [self._game.get_parameters()[self.seeded_by]] if self.seeded_by else []
         return " ".join(map(str, [*dealt, *self._state.history(), *self._choices]))
 
     def teams(self, seats: int) -> tuple[tuple[int, ...], ...]:
@@ -198,15 +200,16 @@ def environment_class(name: str) -> type[KaggleEnvironment]:
     parameters, kind = base.get_parameters(), base.get_type()
     if (arena.GAMES_DIR / short / f"{short}_proxy.py").is_file():
         game = pyspiel.load_game(f"{short}_proxy", parameters)
+    has_chance_moves = kind.chance_mode == pyspiel.GameType.ChanceMode.EXPLICIT_STOCHASTIC
+    seeds = [] if has_chance_moves else [each for each in _SEEDS if each in parameters]
     if kind.dynamics == pyspiel.GameType.Dynamics.SIMULTANEOUS:
         base = pyspiel.convert_to_turn_based(base)
-    is_dealt = _SEED in parameters
-    info = info_of(base, f"kaggle:{name}", not is_dealt and positions_are_shown(base))
+    info = info_of(base, f"kaggle:{name}", not seeds and positions_are_shown(base))
     own = {
         "spiel": game,
         "harness": importlib.import_module(f"{_GAMES}.{short}.harness"),
-        "deals": is_dealt and _SEED not in given,
-        "info": replace(info, small_tree=None) if is_dealt else info,
+        "seeded_by": next((each for each in seeds if each not in given), ""),
+        "info": replace(info, small_tree=None) if seeds else info,
         "__doc__": f"One play of {name}.",
     }
     return type("Kaggle", (KaggleEnvironment,), own)
