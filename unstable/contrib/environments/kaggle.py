@@ -197,12 +197,10 @@ def environment_class(name: str) -> type[KaggleEnvironment]:
         )
     given = _parameters(name, place)
     base = game = _loaded(arena, name, given, place)
-    parameters, kind = base.get_parameters(), base.get_type()
     if (arena.GAMES_DIR / short / f"{short}_proxy.py").is_file():
-        game = pyspiel.load_game(f"{short}_proxy", parameters)
-    has_chance_moves = kind.chance_mode == pyspiel.GameType.ChanceMode.EXPLICIT_STOCHASTIC
-    seeds = [] if has_chance_moves else [each for each in _SEEDS if each in parameters]
-    if kind.dynamics == pyspiel.GameType.Dynamics.SIMULTANEOUS:
+        game = pyspiel.load_game(f"{short}_proxy", base.get_parameters())
+    seeds = _seeds(base)
+    if base.get_type().dynamics == pyspiel.GameType.Dynamics.SIMULTANEOUS:
         base = pyspiel.convert_to_turn_based(base)
     info = info_of(base, f"kaggle:{name}", not seeds and positions_are_shown(base))
     own = {
@@ -213,6 +211,13 @@ def environment_class(name: str) -> type[KaggleEnvironment]:
         "__doc__": f"One play of {name}.",
     }
     return type("Kaggle", (KaggleEnvironment,), own)
+
+
+def _seeds(game: Any) -> list[str]:
+    """Return the parameters that seed a game's deal, if it has no moves of chance."""
+    if game.get_type().chance_mode == pyspiel.GameType.ChanceMode.EXPLICIT_STOCHASTIC:
+        return []
+    return [each for each in _SEEDS if each in game.get_parameters()]
 
 
 def _arena(place: str) -> Any:
