@@ -19,6 +19,7 @@ from unstable.games.check import check_game, settled
 from unstable.games.game import Game
 
 LIBRARIES = {"open_spiel": "pyspiel", "pettingzoo": "pettingzoo", "gymnasium": "gymnasium"}
+LIBRARIES |= {"kaggle": "pyspiel"}
 """Required module by prefix."""
 
 
@@ -41,6 +42,20 @@ def test_missing_library_is_rejected_in_one_line(
             rf"{LIBRARIES[prefix]}.*\); run: pip install 'unstable-selfplay\[{prefix}\]'$"
         )
         refused(line, check_game, GameConfig(env=f"{prefix}:some_game"))
+
+
+def test_missing_harness_is_rejected_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pyspiel", reason="it has no wheels for this platform")
+    with monkeypatch.context() as patch:
+        for name in [name for name in sys.modules if name.startswith("kaggle_environments.")]:
+            patch.delitem(sys.modules, name)
+        patch.setitem(sys.modules, "kaggle_environments", None)
+        bridges.bridged_class.cache_clear()
+        line = (
+            r"games.env = 'kaggle:chess': a package of kaggle is not installed \(.*kaggle_envir.*"
+            r"\); run: pip install --no-deps kaggle-environments$"
+        )
+        refused(line, check_game, GameConfig(env="kaggle:chess"))
 
 
 def test_outdated_installation_is_rejected_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -285,9 +285,9 @@ def check_constrained(game: GameConfig, field: str = "games") -> None:
             f"{prefix}: the game does not list its legal moves; "
             f"set {field}.legal_moves to module:function(env), or eval.constrained to false"
         )
-    if prompt_style(game).reasoning:
+    if (style := prompt_style(game)).reasoning:
         raise ConfigError(
-            f"{prefix}: the prompt style {game.prompt!r} makes the model reason before it moves; "
+            f"{prefix}: the prompt style {style.name!r} makes the model reason before it moves; "
             f"set {field}.prompt to answer, or eval.constrained to false"
         )
 
@@ -303,9 +303,9 @@ def check_moves(game: GameConfig, moves: MovesKept, field: str = "games") -> Non
             f"{prefix}: the game does not list its legal moves; set {field}.legal_moves to "
             "module:function(env), or choose another algorithm"
         )
-    if moves != "none" and prompt_style(game).reasoning:
+    if moves != "none" and (style := prompt_style(game)).reasoning:
         raise ConfigError(
-            f"{prefix}: the prompt style {game.prompt!r} makes the model reason, so its answers "
+            f"{prefix}: the prompt style {style.name!r} makes the model reason, so its answers "
             f"are not moves; set {field}.prompt to answer, or choose another algorithm"
         )
     if moves == "state" and not tells_state(game):

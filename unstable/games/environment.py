@@ -43,6 +43,8 @@ class Environment(ABC):
     """True if `legal_moves` is implemented; False if an action may be any text. Class attribute."""
     action_form: Literal["brackets", "bare"] | None = None
     """Form of actions for `step`, [3] or 3; None: detected by playing. Class attribute."""
+    writes_prompt: bool = False
+    """True if the board is a whole prompt, and `step` reads whole answers. Class attribute."""
 
     @property
     def raw(self) -> Any:

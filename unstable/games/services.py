@@ -6,7 +6,7 @@ from unstable.games.catalog.table import EXACT_GAMES, info_of
 from unstable.games.environment import Environment
 from unstable.games.info import Compact, GameInfo, Question, RuleBot
 from unstable.games.textarena import TextArenaEnvironment, env_class
-from unstable.prompts import CHAT, PromptStyle, load_style
+from unstable.prompts import CHAT, OWN, PromptStyle, load_style
 
 
 def make_environment(config: GameConfig) -> Environment:
@@ -74,15 +74,17 @@ def with_teams(config: GameConfig) -> GameConfig:
 
 
 def prompt_style(config: GameConfig) -> PromptStyle:
-    """Return the game's prompt style; `answer` if it is `compact` but the game has no such form.
+    """Return the game's prompt style; `answer` if it is `compact` but the game has no such form,
+    or `OWN` if its env writes the prompts.
 
     It requests actions in the env's form (`action_form`; in brackets until it is detected), and
     reads them by the game's parser.
     """
     if config.is_driven:
         return CHAT.of_game(config)
-    fits = config.prompt != "compact" or compact(config, make_environment(config)) is not None
-    return load_style(config.prompt if fits else "answer").of_game(config)
+    if config.prompt != "compact" or compact(config, env := make_environment(config)) is not None:
+        return load_style(config.prompt).of_game(config)
+    return (OWN if env.writes_prompt else load_style("answer")).of_game(config)
 
 
 def compact(config: GameConfig, env: Environment) -> Compact | None:

@@ -8,6 +8,7 @@ from unstable.prompts.chat import ChatTemplate, Message, read_tool_calls
 from unstable.prompts.encoder import TextEncoder
 from unstable.prompts.styles import (
     CHAT,
+    OWN,
     PARSERS,
     STYLES,
     Action,

@@ -179,6 +179,9 @@ STYLES = {
 CHAT = PromptStyle("chat", system="", request="", reasoning=False, parser="raw")
 """Style of games with a game driver, which writes the prompts and reads the answers."""
 
+OWN = PromptStyle("own", system="", request="", reasoning=True, parser="raw")
+"""Style of envs that write the prompts and read the answers, with reasons, by themselves."""
+
 
 @cache
 def load_style(name: str) -> PromptStyle:

@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from os.path import commonprefix
 from typing import Any, Self
@@ -66,14 +67,16 @@ class OpenSpielEnvironment(NamedEnvironment):
     def reset(self, seats: int, seed: int) -> None:
         """Start a game, and make its first moves of chance."""
         assert seats == self.seats, f"{self.spiel} has {self.seats} seats"
-        game = self.spiel
-        if _SEED in game.get_type().parameter_specification:
-            parameters = game.get_parameters() | {_SEED: seed % 2**31}
-            game = pyspiel.load_game(game.get_type().short_name, parameters)
-        self._state = game.new_initial_state()
+        self._state = self._dealt(seed).new_initial_state()
         self._advance()
         if self._state.is_terminal():
-            raise ValueError(f"{game} ends before any seat moves")
+            raise ValueError(f"{self.spiel} ends before any seat moves")
+
+    def _dealt(self, seed: int) -> Any:
+        """Return the game with this seed, if it draws by itself."""
+        if _SEED not in self.spiel.get_type().parameter_specification:
+            return self.spiel
+        return with_parameter(self.spiel, _SEED, seed % 2**31)
 
     def _advance(self) -> None:
         """Make all moves of chance up to the next decision."""
@@ -81,8 +84,12 @@ class OpenSpielEnvironment(NamedEnvironment):
             outcomes, probabilities = zip(*self._state.chance_outcomes(), strict=True)
             self._state.apply_action(outcomes[weighted(probabilities)])
         if not self._state.is_terminal():
-            self._shown = self._text(self._state, self.mover)
-            self._legal = dict(zip(_names(self._state), self._state.legal_actions(), strict=True))
+            self._show()
+
+    def _show(self) -> None:
+        """Set the mover's view and its legal actions."""
+        self._shown = self._text(self._state, self.mover)
+        self._legal = dict(zip(_names(self._state), self._state.legal_actions(), strict=True))
 
     @property
     def mover(self) -> int:
@@ -125,26 +132,31 @@ class OpenSpielEnvironment(NamedEnvironment):
 def environment_class(name: str) -> type[OpenSpielEnvironment]:
     """Return the class of a game; raises `ConfigError` if it cannot be played."""
     game = load_game(name)
-    kind = game.get_type()
-    is_open = _is_open(game)
-    declared, seen = scale_of(game), partial(shown, game)
-    tree = SmallTree(is_open=is_open, fits=_fits(game, is_open, seen))
-    info = GameInfo(
-        name=f"open_spiel:{name}",
-        board_shows_all=always,
-        perfect_information=always if _hides_nothing(game) else never,
-        small_tree=None if _draws(game) else tree,
-        payoffs=Payoffs(
-            lambda env: env.payoffs(),
-            lambda env: declared or 1.0,
-            zero_sum=kind.utility == _Kind.Utility.ZERO_SUM,
-        ),
+    is_open, seen = positions_are_shown(game), partial(shown, game)
+    info = replace(
+        info_of(game, f"open_spiel:{name}", is_open),
         compact=Compact(f"{name}. Answer with an action.", position),
         questions=() if _string_of(game) is None else questions_of(game, name, seen, _names),
     )
     own = {"spiel": game, "info": info, "__doc__": f"One play of {name}."}
     own["board_is_state"] = is_open or (_is_perfect(game) and estimated(game) == float("inf"))
     return type("OpenSpiel", (OpenSpielEnvironment,), own)
+
+
+def info_of(game: Any, name: str, is_open: bool) -> GameInfo:
+    """Return a game's metadata, without its texts; `is_open`: `positions_are_shown`."""
+    declared = scale_of(game)
+    return GameInfo(
+        name=name,
+        board_shows_all=always,
+        perfect_information=always if _hides_nothing(game) else never,
+        small_tree=None if _draws(game) else SmallTree(is_open, _fits(game, is_open)),
+        payoffs=Payoffs(
+            lambda env: env.payoffs(),
+            lambda env: declared or 1.0,
+            zero_sum=game.get_type().utility == _Kind.Utility.ZERO_SUM,
+        ),
+    )
 
 
 def _hides_nothing(game: Any) -> bool:
@@ -158,16 +170,16 @@ def _is_perfect(game: Any) -> bool:
     return _hides_nothing(game) and _string_of(game) is not None
 
 
-def _is_open(game: Any) -> bool:
+def positions_are_shown(game: Any) -> bool:
     """Return whether equal texts mean equal positions; False for games too large to solve."""
     if not _is_perfect(game) or estimated(game) == float("inf"):
         return False
     return shows_all(game, partial(shown, game))
 
 
-def _fits(game: Any, is_open: bool, seen: Text) -> Callable[[OpenSpielEnvironment], bool]:
+def _fits(game: Any, is_open: bool) -> Callable[[OpenSpielEnvironment], bool]:
     """Return a function that tests whether the tree can be grown; a custom text may hide state."""
-    small = cache(lambda: is_small(game, seen if is_open else None))
+    small = cache(lambda: is_small(game, partial(shown, game) if is_open else None))
     return lambda env: (env.has_games_text or not is_open) and small()
 
 
@@ -241,6 +253,11 @@ def load_game(name: str) -> Any:
     if kind.dynamics == _Kind.Dynamics.SIMULTANEOUS:
         game = pyspiel.convert_to_turn_based(game)
     return game
+
+
+def with_parameter(game: Any, name: str, value: Any) -> Any:
+    """Return a game with another value of a parameter."""
+    return pyspiel.load_game(game.get_type().short_name, game.get_parameters() | {name: value})
 
 
 def _by_turns(game: Any) -> bool:
