@@ -12,7 +12,7 @@ from tests.helpers.locally import locally
 from tests.helpers.mistakes import line_of, refused
 from unstable.cli import run
 from unstable.commands.exploit import measure
-from unstable.commands.relabel import Words, with_other_words
+from unstable.commands.relabel import Wordings, with_other_words
 from unstable.config import ConfigError, RunConfig
 from unstable.records.folder import RunFolder
 
@@ -28,8 +28,8 @@ def config(*games: dict[str, Any]) -> RunConfig:
 def test_each_game_is_followed_by_its_relabellings() -> None:
     found, words = with_other_words(config({**ONE_HAND, "name": "Kuhn"}, TIC_TAC_TOE), 2)
     assert words == [
-        Words("Kuhn", ["Kuhn"], ["relabelled:1:Kuhn", "relabelled:2:Kuhn"]),
-        Words(
+        Wordings("Kuhn", ["Kuhn"], ["relabelled:1:Kuhn", "relabelled:2:Kuhn"]),
+        Wordings(
             "TicTacToe-v0",
             ["TicTacToe-v0"],
             ["relabelled:1:TicTacToe-v0", "relabelled:2:TicTacToe-v0"],

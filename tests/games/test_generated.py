@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.games.test_whole_state import assert_hidden, assert_markov
 from tests.helpers.mistakes import refused
 from tests.helpers.trees import tree_of, uniform
 from unstable.commands.exploit import measure_table
@@ -86,16 +85,6 @@ def test_seeds_give_different_games() -> None:
     assert len({environment_class(str(seed)).brief for seed in SEEDS}) == len(SEEDS)
     betting = [isinstance(drawn(seed), Betting) for seed in SEEDS]
     assert 5 <= sum(betting) <= 15
-
-
-@pytest.mark.parametrize("seed", [0, 4, 6, 9, 13, 17])
-def test_states_are_markov_and_hide(seed: int) -> None:
-    grown = assert_markov(config(seed))
-    if isinstance(drawn(seed), Betting):
-        assert_hidden(grown)
-    else:  # the second seat does not see the first one's card
-        seen = {(node.key, text) for text, found in grown.states.items() for node, _ in found}
-        assert len(seen) > len({key for key, _ in seen})
 
 
 @given(st.integers(0, 10**6), st.integers(0, 10**6))

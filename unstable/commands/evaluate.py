@@ -27,7 +27,7 @@ from unstable.commands.prepare import (
     prepare,
     show_plan,
 )
-from unstable.commands.relabel import Words, exploited, scored, with_other_words
+from unstable.commands.relabel import Wordings, exploited, scored, with_other_words
 from unstable.commands.session import starting
 from unstable.config import ConfigError, RunConfig
 from unstable.league.evaluation import evaluation_games, evaluation_scores
@@ -66,7 +66,7 @@ def evaluate(
     folder = RunFolder(run_dir)
     version = checkpoint_of(folder, version)
     measured = {"eval.exploitability.every": 0} | dict(overrides)
-    config, words = _evaluated(from_folder(folder, measured)), list[Words]()
+    config, words = _evaluated(from_folder(folder, measured)), list[Wordings]()
     if not config.eval.opponents and not config.eval.exploitability.every:
         raise ConfigError(
             "eval.opponents = []: no games to play; add an opponent such as random, or set "

@@ -19,7 +19,7 @@ Ends = tuple[float, float]
 """The lower and the upper end of a figure."""
 
 
-class Words(NamedTuple):
+class Wordings(NamedTuple):
     """A game by the names of its entries: in the words that the run plays, and in others."""
 
     game: str
@@ -29,7 +29,7 @@ class Words(NamedTuple):
 
 def with_other_words(
     config: RunConfig, number: int, games: Sequence[str] = ()
-) -> tuple[RunConfig, list[Words]]:
+) -> tuple[RunConfig, list[Wordings]]:
     """Return the config of the `games` alone, each also under `number` seeds, and their names.
 
     Empty `games` are all. Seeds count from 1, without those that the run plays. Raises
@@ -40,7 +40,7 @@ def with_other_words(
         if not games or game.key in games:
             _check(game, f"games.{index}", number)
             found.setdefault((_named(game.env)[1], repr(game.args)), []).append(game)
-    entries, words = list[GameConfig](), list[Words]()
+    entries, words = list[GameConfig](), list[Wordings]()
     for (env, _), own in found.items():
         known = {_named(game.env)[0] for game in own}
         seeds = islice((seed for seed in count(1) if seed not in known), number)
@@ -52,7 +52,7 @@ def with_other_words(
             for seed in seeds
         ]
         entries += [*own, *other]
-        words.append(Words(title, [each.key for each in own], [each.key for each in other]))
+        words.append(Wordings(title, [each.key for each in own], [each.key for each in other]))
     return config.updated({"games": entries, "eval.exploitability.games": []}), words
 
 
@@ -61,7 +61,7 @@ def _named(env: str) -> tuple[int | None, str]:
     if not env.startswith(_PREFIX):
         return None, env
     seed, _, own = env.removeprefix(_PREFIX).partition(":")
-    return int(seed), own
+    return (int(seed) if seed.isdecimal() else None), own
 
 
 def _check(game: GameConfig, field: str, number: int) -> None:
@@ -78,12 +78,12 @@ def _check(game: GameConfig, field: str, number: int) -> None:
         raise ConfigError(f"{place}: {field}.env = {shown(game.env)}: {error}") from None
 
 
-def exploited(words: Sequence[Words], found: Iterable[Exploitability]) -> list[str]:
+def exploited(words: Sequence[Wordings], found: Iterable[Exploitability]) -> list[str]:
     """Return a line per measured game: its exploitability in the run's words and in others."""
     return _lines("exploitability", words, {each.env: (each.low, each.high) for each in found})
 
 
-def scored(words: Sequence[Words], scores: Iterable[EvalScore]) -> list[str]:
+def scored(words: Sequence[Wordings], scores: Iterable[EvalScore]) -> list[str]:
     """Return a line per opponent, temperature and game: its score in the run's words and others."""
     found: dict[str, dict[str, Ends]] = {}
     for each in scores:
@@ -93,11 +93,11 @@ def scored(words: Sequence[Words], scores: Iterable[EvalScore]) -> list[str]:
     return [*chain.from_iterable(each_line)]
 
 
-def _lines(what: str, words: Sequence[Words], ends: Mapping[str, Ends]) -> list[str]:
+def _lines(what: str, words: Sequence[Wordings], ends: Mapping[str, Ends]) -> list[str]:
     """Return a line per game with a figure: in the run's words, and mean and range in others.
 
     >>> ends = {"Nim": (0.25, 0.25), "1": (1.0, 1.0), "2": (0.5, 0.75)}
-    >>> print(*_lines("exploitability", [Words("Nim", ["Nim"], ["1", "2"])], ends))
+    >>> print(*_lines("exploitability", [Wordings("Nim", ["Nim"], ["1", "2"])], ends))
     other words · Nim: exploitability 0.250, in 2 others mean 0.750 to 0.875 (0.500 to 1.000)
     """
     lines = []
