@@ -74,9 +74,10 @@ class Betting(NamedTuple):
             f"Two players put in {self.ante} each and get a card, unseen by the other. The deck "
             f"has {self.copies} of each card: {self.cards.order()}.{opened} Player 0 opens a round "
             f"of betting{later}. Say {self.check} to add nothing while nobody has raised, "
-            f"{self.call} to put in as much as the other, {ways}, {self.fold} to give up. A round "
-            f"has at most {self.most} raises. The better card wins what the other has put in; "
-            f"equal cards win nothing. A line is your player number, your card, {seen}the "
+            f"{self.call} to put in as much as the other, {ways}, {self.fold} to lose what you have "
+            f"put in. A round has at most {self.most} raises, and ends with {self.call} or two "
+            f"{self.check}. At last the better card wins what the other has put in; equal cards "
+            f"win nothing. A line is your player number, your card, {seen}the "
             f"sum put in, what was said{parted}, and after the colon the words that you may say "
             f"now. {_ANSWER}"
         )
@@ -104,7 +105,7 @@ class Bidding(NamedTuple):
         order = "in random order" if self.shuffled else "in this order"
         shown = "and both are shown" if self.revealed else "and you are told only who wins"
         other = "the other's card" if self.revealed else "+ (won), - (lost) or = (equal)"
-        tie = "its points are added to the next prize" if self.kept else "nobody wins it"
+        tie = "the points are added to the next prize" if self.kept else "nobody wins it"
         return (
             f"Two players have one card of each kind: {self.cards.order()}. Prizes of "
             f"{_listed([*map(str, self.prizes)])} points are offered {order}, one at a time. For "
