@@ -75,9 +75,9 @@ class Betting(NamedTuple):
             f"has {self.copies} of each card: {self.cards.order()}.{opened} Player 0 opens a round "
             f"of betting{later}. Say {self.check} to add nothing while nobody has raised, "
             f"{self.call} to put in as much as the other, {ways}, {self.fold} to lose what you "
-            f"have put in. A round has at most {self.most} raises, and ends with {self.call} or two "
-            f"{self.check}. At last the better card wins what the other has put in; equal cards "
-            f"win nothing. A line is your player number, your card, {seen}the "
+            f"have put in. A round has at most {self.most} raises, and ends with {self.call} or "
+            f"two {self.check}. At last the better card wins what the other has put in; equal "
+            f"cards win nothing. A line is your player number, your card, {seen}the "
             f"sum put in, what was said{parted}, and after the colon the words that you may say "
             f"now. {_ANSWER}"
         )
