@@ -114,6 +114,13 @@ def test_states_of_open_spiel_are_markov(name: str) -> None:
         assert_hidden(grown)
 
 
+@pytest.mark.parametrize("seed", [0, 4, 6, 9, 13, 17])
+def test_states_of_generated_games_are_markov_and_hidden(seed: int) -> None:
+    grown = assert_markov(GameConfig(env=f"generated:{seed}"))
+    seen = {(node.information_set, text) for text, at in grown.states.items() for node, _ in at}
+    assert len(seen) > len(dict(seen)), "some states look alike to a seat"
+
+
 def texts_of(config: GameConfig, seed: int, *, asks: bool) -> tuple[Any, ...]:
     """Everything that a random game shows and pays; `asks` for the state at each turn, twice."""
     game, rng, turns = Game(config, seed), random.Random(seed), []

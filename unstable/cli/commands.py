@@ -2,7 +2,7 @@
 
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from typer import Argument, Context, Exit, Option, Typer
 
@@ -113,15 +113,21 @@ def world(context: Context, config: p.Config = None) -> None:
 
 @app.command("eval", cls=ConfigCommand)
 def evaluate(
-    context: Context, run: p.Run, version: p.Version = None, baseline: p.Baseline = None
+    context: Context,
+    run: p.Run,
+    version: p.Version = None,
+    baseline: p.Baseline = None,
+    relabel: p.Relabel = None,
 ) -> None:
     """Evaluate a finished version of a run against fixed opponents."""
     if None not in (run.version, version):
         raise ConfigError(f"--version = {version}: conflicts with RUN_DIR@VERSION; remove one")
+    if None not in (baseline, relabel):
+        raise ConfigError("--relabel: conflicts with --baseline; remove one of them")
     from unstable.commands.evaluate import evaluate
 
     number = version if run.version is None else run.version
-    evaluate(run.folder, number, context.obj.fields, baseline)
+    evaluate(run.folder, number, context.obj.fields, baseline, relabel)
 
 
 @app.command(cls=ConfigCommand)
@@ -131,6 +137,7 @@ def exploit(
     games: p.Games = None,
     past: Annotated[bool, Option("--past", help="also worst case against past versions")] = False,
     average: p.Average = None,
+    relabel: p.Relabel = None,
     table: Annotated[Path | None, Option(parser=p.folder, help="write policy: .csv, .json")] = None,
     policy: Annotated[Path | None, Option(parser=p.folder, help="policy table to measure")] = None,
     best: Annotated[bool, Option("--learn", help="train a best response, in any game")] = False,
@@ -157,7 +164,8 @@ def exploit(
     elif past and average is not None:
         raise ConfigError("--past: conflicts with --average; remove one of them")
     else:
-        measure(*run, games or [], fields, table=table, average=average, past=past)
+        options: dict[str, Any] = {"average": average, "past": past, "relabel": relabel}
+        measure(*run, games or [], fields, table=table, **options)
 
 
 @app.command(cls=ConfigCommand)

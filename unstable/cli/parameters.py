@@ -91,6 +91,7 @@ Average = Annotated[Any, Option(metavar="FROM:TO", parser=range_of, help="versio
 Versions = Annotated[Any, Option(metavar="N,N", parser=versions_of, help="such as 0,12,best")]
 Version = Annotated[Any, Option(metavar="N|best", parser=version_of, help="default: the newest")]
 Baseline = Annotated[int | None, Option(min=0, help="version whose values reduce the variance")]
+Relabel = Annotated[int | None, Option(metavar="N", min=1, help="also in N other wordings")]
 Games = Annotated[list[str] | None, Option(metavar="NAME ...", help="default: all of the config")]
 Seat = Annotated[int | None, Option(min=0, help="seat number, from 0")]
 Opponent = Annotated[str | None, Option(autocompletion=_players, help=PLAYERS)]

@@ -27,6 +27,7 @@ from unstable.commands.prepare import (
     prepare,
     show_plan,
 )
+from unstable.commands.relabel import Wordings, exploited, scored, with_other_words
 from unstable.commands.session import starting
 from unstable.config import ConfigError, RunConfig
 from unstable.league.evaluation import evaluation_games, evaluation_scores
@@ -53,23 +54,27 @@ def evaluate(
     version: Version | None,
     overrides: Mapping[str, Any],
     baseline: int | None = None,
+    relabel: int | None = None,
 ) -> list[EvalScore]:
     """Play a version of a run against `eval.opponents` again; print and return its scores.
 
     With `eval.exploitability.every` in the overrides, also computes and prints exploitability.
     `version` None is the newest. With `baseline`, the number of an earlier version, also prints
-    payoffs with control variates. Raises `ConfigError` for a missing folder or version.
+    payoffs with control variates. `relabel` is a number of other wordings in which to play each
+    game, too. Raises `ConfigError` for a missing folder or version.
     """
     folder = RunFolder(run_dir)
     version = checkpoint_of(folder, version)
     measured = {"eval.exploitability.every": 0} | dict(overrides)
-    config = _evaluated(from_folder(folder, measured))
+    config, words = _evaluated(from_folder(folder, measured)), list[Wordings]()
     if not config.eval.opponents and not config.eval.exploitability.every:
         raise ConfigError(
             "eval.opponents = []: no games to play; add an opponent such as random, or set "
             "--eval.exploitability.every 1"
         )
     with starting():
+        if relabel:
+            config, words = with_other_words(config, relabel)
         check_games(config)
         check_exact_games(config)
         check_model(config.model)
@@ -97,7 +102,8 @@ def evaluate(
 
     results, lucks, found = run_on_actors(resolved, folder, version, "eval", play)
     scores = evaluation_scores(version, results)
-    for line in (*map(score_line, scores), *map(exploitability_line, found)):
+    lines = (*map(score_line, scores), *map(exploitability_line, found))
+    for line in (*lines, *scored(words, scores), *exploited(words, found)):
         print(line)
     if baseline is not None:
         print(*corrected_lines(version, results, lucks, baseline), sep="\n")
