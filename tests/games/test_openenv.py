@@ -9,7 +9,6 @@ import pytest
 
 from tests.helpers.mistakes import line_of, refused
 from tests.helpers.openenv import served_beside
-from unstable.commands.openenv import ClientGames
 from unstable.config import GameConfig
 from unstable.contrib.environments.openenv import OpenEnvEnvironment, environment_class
 from unstable.games.check import check_game
@@ -18,6 +17,7 @@ from unstable.games.screen import ignores_seed
 from unstable.records.folder import RunFolder
 from unstable.records.reading import Skipped
 from unstable.records.scan import read_game_at, scan_games
+from unstable.studies.openenv.games import ClientGames
 
 
 @pytest.fixture(scope="module")

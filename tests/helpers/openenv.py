@@ -11,13 +11,13 @@ from typing import Any
 import websockets
 
 from unstable.collectors.play import PlayerFactory
-from unstable.commands.openenv import ClientGames, opponents_of
 from unstable.commands.play.casting import PlayerSource, for_games
 from unstable.config import load
 from unstable.games.check import settled
 from unstable.records.folder import RunFolder
-from unstable.serving.openenv import openenv_application
 from unstable.serving.server import Server
+from unstable.studies.openenv.games import ClientGames, opponents_of
+from unstable.studies.openenv.protocol import openenv_application
 
 PROGRAMS = ("random", "expert")
 

@@ -87,8 +87,9 @@ ALLOWED = {
         },
     ),
     "studies": Allowed(
-        {"rich"},
+        {"rich", "starlette"},
         {
+            *("prompts", "serving"),
             *("types", "config", "records", "report", "models", "league", "games", "planning"),
             *("engines", "collectors", "tracking", "loop", "processes", "commands", "solving"),
         },

@@ -242,7 +242,7 @@ def serve(
     if not openenv:
         serve(where, versions or [version], config, options, context.obj.fields)
         return
-    from unstable.commands.openenv import serve_games
+    from unstable.studies.openenv.games import serve_games
 
     serve_games(where, versions or [version], config, against or [], options, *context.obj)
 

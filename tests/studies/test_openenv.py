@@ -16,13 +16,13 @@ from tests.helpers.mistakes import refused
 from tests.helpers.openenv import Client, client, serving
 from tests.helpers.serving import make_run, served_config, url_of
 from unstable.collectors.players.programs import RandomPlayer
-from unstable.commands.openenv import LEFT, opponents_of
 from unstable.config import RunConfig, dump, load
 from unstable.engines.base import EngineDiedError
 from unstable.records.folder import RunFolder
 from unstable.records.reading import Skipped
 from unstable.records.scan import read_game_at, scan_games
 from unstable.serving import server as servers
+from unstable.studies.openenv.games import LEFT, opponents_of
 from unstable.studies.rebuilding import rebuild
 from unstable.types import RecordedGame
 

@@ -56,7 +56,7 @@ from unstable.records.files import LineFile
 from unstable.records.folder import RunFolder
 from unstable.records.games import game_body, game_line
 from unstable.records.text import fixed
-from unstable.serving.openenv import (
+from unstable.studies.openenv.protocol import (
     ClientTurn,
     ClientView,
     ResetRequest,
