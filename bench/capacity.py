@@ -38,13 +38,14 @@ DENSE = 2
 MATMUL_USED = 0.66
 """Share of a GPU's FLOP/s that a learner's products use: an estimate; a bare product was measured
 at 790 of 989 TFLOP/s on an H200."""
-PASSES = 141
+PASSES = 92
 """Number of times that a learner's norms, rotary embeddings and activations read or write a layer's
-hidden and intermediate values: an estimate, 220 ms for 16,384 tokens of Qwen3-1.7B on an H200."""
+hidden and intermediate values: an estimate. On an H200, 16,384 tokens of Qwen3-1.7B took 220 ms
+with transformers' norms, which is 141; torch's norms read and write 49 less (`bench.kernels`)."""
 OTHER = 1.16
 """Estimated factor for attention and gaps between kernels."""
-LAUNCH_S = 1.9e-3
-"""Seconds to launch a layer's kernels in one forward and backward pass: 249 kernels per layer."""
+LAUNCH_S = 1.3e-3
+"""Seconds to launch a layer's kernels in one forward and backward pass: 170 kernels per layer."""
 PASS_TOKENS = 16_384
 """Tokens of a micro-batch without a bound."""
 SHARED = 2

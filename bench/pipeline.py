@@ -74,6 +74,7 @@ SMALL: Mapping[str, Any] = {
 """Changes of `--config qwen3_24gb`: turns of 512 tokens, 205 of them sampled; or of 20 and 4."""
 CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "h200-smollm2": ("h200", SMALL),
+    "h100-1.7b": ("h100", LARGE),
     "h200-1.7b": ("h200", LARGE),
     "4x24gb-1.7b": ("4x24gb", LARGE),
     "8xh100-1.7b": ("8xh100", LARGE),

@@ -53,9 +53,9 @@ def games(prompts: list[Any], trainer: GRPOTrainer) -> dict[str, list[Any]]:
     found |= {"logprobs": [], "env_mask": [], "reward": [0.0] * len(prompts)}
     with ExitStack() as stack:
         envs = [stack.enter_context(GenericEnvClient(URL).sync()) for _ in prompts]
-        name = f"grpo-{trainer.state.global_step // 20 * 20}"  # in the server's ratings
+        player = f"grpo-{trainer.state.global_step // 20 * 20}"  # in the server's ratings
         seen = [
-            env.reset(seed=int(prompt[0]["content"]), seat=1, player=name)
+            env.reset(seed=int(prompt[0]["content"]), seat=1, player=player)
             for env, prompt in zip(envs, prompts, strict=True)
         ]
         for each in seen:
@@ -90,6 +90,8 @@ def outcome(completions: list[Any], reward: list[float], **_: Any) -> list[float
     return reward
 
 
+if len(sys.argv) < 3:
+    sys.exit("usage: python trl_openenv.py URL MODEL [UPDATES]")
 URL, MODEL, UPDATES = sys.argv[1], sys.argv[2], int((sys.argv[3:] or ["20"])[0])
 
 if __name__ == "__main__":

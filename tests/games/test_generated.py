@@ -171,5 +171,5 @@ def test_exploitability_of_a_table(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_wrong_names_are_refused() -> None:
-    for name in ("", "x", "-1", "1:2"):
-        refused("write generated:SEED, such as generated:3", environment_class, name)
+    for name in ("", "x", "-1", "1:2", "\u0663", "1" * 5000):
+        refused("no seed; write one such as generated:3", environment_class, name)

@@ -1,6 +1,8 @@
 """Environments of OpenEnv servers, here the server of our own games."""
 
 import random
+import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,11 @@ import pytest
 from tests.helpers.mistakes import line_of, refused
 from tests.helpers.openenv import served_beside
 from unstable.config import GameConfig
-from unstable.contrib.environments.openenv import OpenEnvEnvironment, environment_class
+from unstable.contrib.environments.openenv import (
+    OpenEnvEnvironment,
+    _RefusedError,
+    environment_class,
+)
 from unstable.games.check import check_game
 from unstable.games.game import Game
 from unstable.games.screen import ignores_seed
@@ -44,32 +50,25 @@ def test_game_passes_the_check_and_repeats_by_seed(url: str) -> None:
 
 def test_games_are_as_the_server_records_them(served: tuple[str, ClientGames, Path]) -> None:
     url, _, folder = served
-    config, rng = (
-        of_server(url, reset={"player": "trainer", "opponent": "expert"}),
-        random.Random(2),
-    )
-    payoffs, actions = [], []
+    rng, payoffs, actions = random.Random(2), dict[str, float](), dict[str, list[str]]()
     for seed in range(8):
-        game = Game(config, seed)
+        name = f"trainer-{seed}"
+        game = Game(of_server(url, reset={"player": name, "opponent": "expert"}), seed)
+        actions[name] = []
         while not game.done:
             seen = game.observe()
             assert [each["role"] for each in seen.chat] == ["user"] and not seen.board
-            actions.append(rng.choice(game.legal_moves()))
-            game.step(actions[-1])
-        payoffs += game.payoffs
+            actions[name].append(rng.choice(game.legal_moves()))
+            game.step(actions[name][-1])
+        (payoffs[name],) = game.payoffs
     games = [read_game_at(place) for place, _ in scan_games(RunFolder(folder), Skipped())]
-    own = [each for each in games if "trainer" in {str(s.player) for s in each.spec.seats}]
-    seats = [[str(s.player) for s in each.spec.seats].index("trainer") for each in own]
-    assert sorted(each.outcomes[seat] for each, seat in zip(own, seats, strict=True)) == sorted(
-        payoffs
-    )
-    taken = [
-        t.answer.action
-        for each, seat in zip(own, seats, strict=True)
-        for t in each.turns
-        if t.seat == seat
-    ]
-    assert sorted(taken) == sorted(actions)
+    for each in games:
+        players = [str(seat.player) for seat in each.spec.seats]
+        for seat in (seat for seat, name in enumerate(players) if name in payoffs):
+            assert each.outcomes[seat] == payoffs.pop(players[seat])
+            taken = [turn.answer.action for turn in each.turns if turn.seat == seat]
+            assert taken == actions[players[seat]]
+    assert not payoffs
 
 
 def environment(url: str, **args: Any) -> OpenEnvEnvironment:
@@ -87,7 +86,7 @@ def test_answers_of_another_type_are_refused(url: str, monkeypatch: pytest.Monke
     assert (env.observe(), env.legal_moves()) == (shown, legal)
     monkeypatch.undo()
     monkeypatch.setattr(env, "_field", None)
-    for answer in ("[3]", "bet", '{"text": "[bet]"}'):
+    for answer in ("[3]", "bet", '{"text": "[bet]"}', "[" * 20_000):
         assert env.step(answer).refused
     step = env.step('{"message": "nonsense", "metadata": {}}')
     assert step.over and env.payoffs() == [-1.0]
@@ -104,14 +103,52 @@ def test_mistakes_are_one_line(url: str) -> None:
     said = line_of(environment_class, "http://127.0.0.1:1")
     assert said.startswith("target = 'openenv:http://127.0.0.1:1': no OpenEnv server (")
     kind = environment_class(url)
-    refused("games.args = 'move': no field of the action; use one of message", kind, action="move")
-    refused("games.args.token_env = 'NOT_SET'", kind, token_env="NOT_SET")
+    said = "games.args.{} = 'move': no field of the action; use one of message"
+    refused(said.format("action"), kind, action="move")
+    refused(said.format("fixed"), kind, fixed={"move": 1})
+    refused("no OpenEnv server .Invalid IPv6 URL.; start it", environment_class, "http://[")
+    for name in ("http://127.0.0.1:80 80", "http://me:secret@127.0.0.1", "ftp://a"):
+        refused("not a URL", environment_class, name)
     with pytest.raises(ValueError, match="cannot be copied"):
         environment(url).copied()
 
 
+def test_server_that_speaks_another_protocol_is_one_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def greet() -> None:
+            asking, _ = listening.accept()
+            with asking:
+                asking.sendall(b"SSH-2.0-OpenSSH_9\r\n")
+
+        thread = threading.Thread(target=greet)
+        thread.start()
+        said = line_of(environment_class, f"http://127.0.0.1:{listening.getsockname()[1]}")
+        thread.join()
+    assert "no OpenEnv server (SSH-2.0" in said
+
+
+def test_token_opens_schema_and_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENENV_TOKEN", raising=False)
+    with served_beside(tmp_path, token="open-sesame-please") as (url, _):
+        refused("export its token as OPENENV_TOKEN", environment_class, url)
+        monkeypatch.setenv("OPENENV_TOKEN", "open-sesame-please")
+        env = environment(url)
+        monkeypatch.setenv("OPENENV_TOKEN", "another-one-that-is-wrong")
+        with pytest.raises(RuntimeError, match="if it needs a token, export it as OPENENV_TOKEN"):
+            env.reset(1, 3)
+
+
+def test_answer_cannot_change_fixed_fields(url: str) -> None:
+    env = environment(url, fixed={"metadata": {"by": "us"}})
+    assert env._data("[bet]") == {"message": "[bet]", "metadata": {"by": "us"}}
+    env._field = None
+    data = env._data('{"message": "[bet]", "metadata": {"by": "me"}}')
+    assert data == {"message": "[bet]", "metadata": {"by": "us"}}
+
+
 def test_reset_that_the_server_refuses_fails_the_game(url: str) -> None:
-    with pytest.raises(ValueError, match="oponent: Extra inputs are not permitted"):
+    with pytest.raises(_RefusedError, match="'oponent': Extra inputs are not permitted"):
         environment(url, reset={"oponent": "expert"})
 
 

@@ -16,8 +16,9 @@ from unstable.config import load
 from unstable.games.check import settled
 from unstable.records.folder import RunFolder
 from unstable.serving.server import Server
-from unstable.studies.openenv.games import ClientGames, opponents_of
+from unstable.studies.openenv.games import ClientGames
 from unstable.studies.openenv.protocol import openenv_application
+from unstable.studies.openenv.serving import opponents_of
 
 PROGRAMS = ("random", "expert")
 
@@ -43,13 +44,15 @@ async def serving(
 
 
 @contextlib.contextmanager
-def served_beside(folder: Path, in_flight: int = 64) -> Iterator[tuple[str, ClientGames]]:
+def served_beside(
+    folder: Path, *, in_flight: int = 64, token: str | None = None
+) -> Iterator[tuple[str, ClientGames]]:
     """Serve in another thread, and yield the URL: a blocking client needs that."""
     started, loop, over = threading.Event(), asyncio.new_event_loop(), asyncio.Event()
     found: list[tuple[str, ClientGames]] = []
 
     async def main() -> None:
-        async with serving(folder, in_flight=in_flight) as (server, games):
+        async with serving(folder, in_flight=in_flight, token=token) as (server, games):
             found.append((server.url, games))
             started.set()
             await over.wait()

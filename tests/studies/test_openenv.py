@@ -4,7 +4,9 @@ import asyncio
 import json
 import random
 import signal
+import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from unstable.records.folder import RunFolder
 from unstable.records.reading import Skipped
 from unstable.records.scan import read_game_at, scan_games
 from unstable.serving import server as servers
-from unstable.studies.openenv.games import LEFT, opponents_of
+from unstable.studies.openenv.serving import opponents_of
 from unstable.studies.rebuilding import rebuild
 from unstable.types import RecordedGame
 
@@ -49,12 +51,9 @@ async def test_game_is_as_recorded_and_rated(tmp_path: Path) -> None:
             assert end["reward"] == game.outcomes[last["seat"]]
             players = {str(seat.player) for seat in game.spec.seats}
             assert players == {"client", last["opponent"]}
-        lines = games.lines()
-        (tmp_path / "config.yaml").write_text(dump(games.config), encoding="utf-8")
-    counts = {line.split(":")[0]: int(line.split()[1]) for line in lines}
-    ratings = rebuild(RunFolder(tmp_path), Skipped()).ratings
-    assert counts == {each.player.name: each.games for each in ratings if each.games}
-    assert counts["client"] == 12 == counts["random"] + counts["expert"]
+        found = counts(games.lines())
+    assert found == rebuilt(tmp_path, games.config)
+    assert found["client"] == 12 == found["random"] + found["expert"]
 
 
 async def test_seed_repeats_deal_seat_opponent_and_its_answers(tmp_path: Path) -> None:
@@ -86,7 +85,7 @@ MISTAKES = {
     "field": (
         {"type": "reset", "data": {"oponent": "expert"}},
         "VALIDATION_ERROR",
-        "oponent: Extra inputs are not permitted; known: seed, episode_id, game, opponent, seat,",
+        "'oponent': Extra inputs are not permitted; known: seed, episode_id, game, opponent, seat,",
     ),
     "opponent": (
         {"type": "reset", "data": {"opponent": "me"}},
@@ -106,19 +105,24 @@ MISTAKES = {
     "name": (
         {"type": "reset", "data": {"player": "expert"}},
         "VALIDATION_ERROR",
-        "player = 'expert': an opponent's name; choose another",
+        "player = 'expert': another player's name; choose another",
+    ),
+    "reserved name": (
+        {"type": "reset", "data": {"player": "rules"}},
+        "VALIDATION_ERROR",
+        "player = 'rules': another player's name; choose another",
     ),
     "version": (
         {"type": "reset", "data": {"player": "main@3"}},
         "VALIDATION_ERROR",
-        "player: String should match pattern",
+        "'player': String should match pattern",
     ),
     "step": (
         {"type": "step", "data": {"message": "[bet]"}},
         "EXECUTION_ERROR",
         "no game in play; send reset first",
     ),
-    "message": ({"type": "step", "data": {}}, "VALIDATION_ERROR", "message: Field required"),
+    "message": ({"type": "step", "data": {}}, "VALIDATION_ERROR", "'message': Field required"),
 }
 
 
@@ -142,18 +146,70 @@ async def test_invalid_move_forfeits(tmp_path: Path) -> None:
     assert seen["observation"]["legal_moves"] == ["[check]", "[bet]"]
 
 
-async def test_client_that_leaves_ends_its_game(tmp_path: Path) -> None:
+def counts(lines: Sequence[str]) -> dict[str, int]:
+    """Games by player, as the server prints them."""
+    return {line.split(":")[0]: int(line.split()[1]) for line in lines}
+
+
+def rebuilt(folder: Path, config: RunConfig) -> dict[str, int]:
+    """Games by player, as `unstable ratings` counts them."""
+    (folder / "config.yaml").write_text(dump(config), encoding="utf-8")
+    ratings = rebuild(RunFolder(folder), Skipped()).ratings
+    return {each.player.name: each.games for each in ratings if each.games}
+
+
+async def test_game_that_a_client_leaves_does_not_count(tmp_path: Path) -> None:
     async with serving(tmp_path) as (server, games):
         async with client(server) as player:
             for seed in range(8):  # each reset leaves the game before it
                 await player.reset(seed=seed)
         async with client(server) as player:
-            await player.play(seed=20)
-    *left, whole = recorded(tmp_path)
-    assert whole.spec.game_id == 20 and not whole.truncated
-    assert left and {each.reason for each in left if each.truncated} == {LEFT}
-    assert all(each.turns for each in left)  # games without a turn are not recorded
-    assert any(line.startswith("client: 1 games") for line in games.lines())
+            (*_, end) = await player.play(seed=20)
+        expected = {"client": 1, end["observation"]["opponent"]: 1}
+        assert counts(games.lines()) == expected
+    assert [each.spec.game_id for each in recorded(tmp_path)] == [20]
+    assert rebuilt(tmp_path, games.config) == expected
+
+
+async def never(*_: object) -> None:
+    await asyncio.Event().wait()
+
+
+async def test_client_that_leaves_in_a_turn_frees_its_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RandomPlayer, "act", never)
+    async with serving(tmp_path, ["random"], in_flight=1) as (server, _):
+        async with client(server) as player:
+            await player.socket.send(json.dumps({"type": "reset", "data": {"seed": 0, "seat": 0}}))
+            await player.socket.send(json.dumps({"type": "step", "data": {"message": "[check]"}}))
+            await asyncio.sleep(0.1)
+        async with client(server) as player:
+            assert (await player.ask({"type": "state"}))["type"] == "state"
+
+
+async def test_closing_the_server_ends_games_in_play(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RandomPlayer, "act", never)
+    before = asyncio.all_tasks()
+    async with serving(tmp_path, ["random"]) as (server, _), client(server) as player:
+        for kind, data in (("reset", {"seat": 0}), ("step", {"message": "[check]"})):
+            await player.socket.send(json.dumps({"type": kind, "data": data}))
+        await asyncio.sleep(0.1)
+        await server.close()
+    left = [task for task in asyncio.all_tasks() - before if "websockets" not in repr(task)]
+    assert not left, left
+
+
+async def test_frames_without_a_message_are_refused(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (server, _), client(server) as player:
+        for frame, code in ((b"{}", "INVALID_JSON"), ("[" * 100_000, "INVALID_JSON")):
+            await player.socket.send(frame)
+            assert json.loads(await player.socket.recv())["data"]["code"] == code
+        answer = await player.ask({"type": "reset", "data": {"a\nb": 1}})
+        assert "\n" not in answer["data"]["message"]
+        assert (await player.play())[-1]["done"]
 
 
 async def test_sessions_are_limited(tmp_path: Path) -> None:
@@ -211,6 +267,10 @@ async def test_web_pages_and_clients_without_the_token_are_refused(tmp_path: Pat
         with pytest.raises(websockets.InvalidStatus):
             await websockets.connect(renamed, host=server.host, port=server.port, proxy=None)
     async with serving(tmp_path / "b", token="open-sesame-please") as (server, _):
+        assert (await asyncio.to_thread(told, f"{server.url}/health"))["status"] == "healthy"
+        for name in ("schema", "metadata"):
+            with pytest.raises(urllib.error.HTTPError, match="401"):
+                await asyncio.to_thread(told, f"{server.url}/{name}")
         assert not await opened(server)
         assert not await opened(server, Authorization="Bearer open-sesame-pleasf")
         assert await opened(server, Authorization="Bearer open-sesame-please")

@@ -226,7 +226,7 @@ def serve(
     openenv: Annotated[bool, Option("--openenv", help="serve games to OpenEnv clients")] = False,
     against: p.Against = None,
 ) -> None:
-    """Serve versions with OpenAI's API, or as opponents of OpenEnv clients. See docs/serve.md."""
+    """Serve versions with OpenAI's API, or to OpenEnv clients: docs/serve.md, openenv.md."""
     where, version = run or (None, None)
     if versions and version is not None:
         raise ConfigError("--versions: conflicts with RUN_DIR@VERSION; remove one")
@@ -239,10 +239,12 @@ def serve(
     from unstable.commands.serve import ServeOptions, serve
 
     options = ServeOptions(host, port, token_env, top_logprobs, threads)
+    if openenv and (top_logprobs != 5 or threads != 1):
+        raise ConfigError("--top_logprobs, --threads: no options of --openenv; leave them out")
     if not openenv:
         serve(where, versions or [version], config, options, context.obj.fields)
         return
-    from unstable.studies.openenv.games import serve_games
+    from unstable.studies.openenv.serving import serve_games
 
     serve_games(where, versions or [version], config, against or [], options, *context.obj)
 

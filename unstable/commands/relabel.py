@@ -35,13 +35,15 @@ def with_other_words(
     Empty `games` are all. Seeds count from 1, without those that the run plays. Raises
     `ConfigError` for a game that has no other words.
     """
-    found: dict[tuple[str, str], list[GameConfig]] = {}
+    found: dict[str, list[GameConfig]] = {}  # entries that differ in their words alone
     for index, game in enumerate(config.games):
         if not games or game.key in games:
             _check(game, f"games.{index}", number)
-            found.setdefault((_named(game.env)[1], repr(game.args)), []).append(game)
+            settings = repr(game.model_dump(exclude={"env", "name", "weight"}))
+            found.setdefault(f"{_named(game.env)[1]} {settings}", []).append(game)
     entries, words = list[GameConfig](), list[Wordings]()
-    for (env, _), own in found.items():
+    for own in found.values():
+        env = _named(own[0].env)[1]
         known = {_named(game.env)[0] for game in own}
         seeds = islice((seed for seed in count(1) if seed not in known), number)
         title = own[0].name or env
@@ -53,7 +55,9 @@ def with_other_words(
         ]
         entries += [*own, *other]
         words.append(Wordings(title, [each.key for each in own], [each.key for each in other]))
-    return config.updated({"games": entries, "eval.exploitability.games": []}), words
+    exact = {*config.eval.exploitability.games}
+    measured = [name for each in words if exact & {*each.own} for name in [*each.own, *each.other]]
+    return config.updated({"games": entries, "eval.exploitability.games": measured}), words
 
 
 def _named(env: str) -> tuple[int | None, str]:

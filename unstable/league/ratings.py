@@ -98,6 +98,11 @@ class Registry:
     def _put(self, player: PlayerId, mu: float, sigma: float) -> None:
         self._skills.put(player.name, mu, sigma, pinned=player == self._anchor)
 
+    def know(self, player: PlayerId) -> None:
+        """Register a player that never changes, such as a person, unless it is registered."""
+        if player.name not in self._skills:
+            self._put(player, ENVIRONMENT.mu, ENVIRONMENT.sigma)
+
     def add(self, version: PlayerId, inherits_from: PlayerId | None = None) -> None:
         """Register a policy's new version, which games may name once it is announced.
 
@@ -163,8 +168,7 @@ class Registry:
 
         Games of a player against itself, and games with an opening, whose first moves others made,
         are not rated. A player with several sides enters with their mean outcome; a team is one
-        side, and its player has one skill regardless of the number of seats. Players that were not
-        registered, such as persons, start with the initial rating.
+        side, and its player has one skill regardless of the number of seats.
         """
         matches: list[Match] = []
         for game in games:
@@ -185,8 +189,6 @@ class Registry:
             return None
         scores = {player: fmean([ranked[s[0]] for s in sides]) for player, sides in held.items()}
         for player, sides in held.items():
-            if player.name not in self._skills:
-                self._put(player, ENVIRONMENT.mu, ENVIRONMENT.sigma)
             counts = self._results.setdefault(player, Counter())
             counts["games"] += 1
             counts[standing(scores[player], list(scores.values()))] += 1

@@ -46,9 +46,13 @@ def rebuild(folder: RunFolder, skipped: Skipped) -> Rebuilt:
     config = load(str(folder.config))
     registry, saved = make_registry(config), read_document(folder.ratings, Ratings, skipped)
     until = -1 if saved is None else sum(row.games for row in saved.players)
+    is_run = _is_run(folder)
     games, counted, shown = list[Ranking](), 0, list[Rating]()
     for step in _steps(folder, config, skipped):
         if isinstance(step, GameResult):
+            if not is_run:
+                for seat in step.spec.seats:
+                    registry.know(seat.player)
             registry.record([step])
             if (ranked := ranking(step)) is not None:
                 games.append(ranked)
@@ -65,6 +69,11 @@ def rebuild(folder: RunFolder, skipped: Skipped) -> Rebuilt:
     return Rebuilt(folder, config, games, shown, _difference(shown, saved), met, drawn)
 
 
+def _is_run(folder: RunFolder) -> bool:
+    """Return whether a run made the games, not a tournament, a person or clients."""
+    return not folder.tournament.is_file() and bool(folder.metrics.is_file() or folder.versions())
+
+
 Added = tuple[PlayerId, PlayerId | None]
 """A version, and the one whose rating it inherits; None: the version before it."""
 
@@ -74,7 +83,7 @@ def _steps(folder: RunFolder, config: RunConfig, skipped: Skipped) -> Iterator[G
     files = {(file.purpose, file.version): file for file in folder.game_files()}
     rows = read_rows(folder.metrics, skipped)
     back = {row["version"]: row.get("guard/rolled_back_to") for row in rows}
-    is_run = folder.metrics.is_file() and not folder.tournament.is_file()
+    is_run = _is_run(folder)
     versions = range(max([0, *back, *(version for _, version in files)]) + 1)
     state = _state(folder)
     marks = deque(_Mark(*mark) for mark in ([] if state is None else state.registry.marks))

@@ -6,10 +6,11 @@ state them. Every game is zero-sum and small enough to be solved exactly.
 """
 
 import copy
+import re
 from abc import abstractmethod
 from typing import Any, Self
 
-from unstable.config import ConfigError
+from unstable.config import ConfigError, shown
 from unstable.contrib.environments.generated_rules import Betting, Bidding, drawn
 from unstable.games.chance import draw, weighted
 from unstable.games.environment import Environment, EnvStep
@@ -216,8 +217,10 @@ def position(env: GeneratedGame) -> str:
 
 def environment_class(name: str) -> type[GeneratedGame]:
     """Return the class of `SEED`; raises `ConfigError` for anything but a number."""
-    if not name.isdecimal():
-        raise ConfigError(f"generated:{name}: write generated:SEED, such as generated:3")
+    if not re.fullmatch(r"[0-9]{1,18}", name):
+        raise ConfigError(
+            f"target = {shown(f'generated:{name}')}: no seed; write one such as generated:3"
+        )
     return game_class(f"generated:{int(name)}", drawn(int(name)))
 
 

@@ -4,16 +4,18 @@ https://github.com/huggingface/OpenEnv, the websocket protocol of version 0.10. 
 and pays the sum of its rewards. A seat sees the observation's chat (`messages`), or else its fields
 in lines. It answers the action's only required field, or a JSON object. `games.args`: `action`, the
 field that answers fill; `fixed`, values of other fields; `reset`, parameters of `reset`;
-`token_env`, the variable with a bearer token; `timeout`, seconds for an answer of the server.
+`timeout`, seconds for an answer of the server. The variable OPENENV_TOKEN may hold a bearer token.
 """
 
 import contextlib
 import json
+import os
+import re
 import time
 from collections.abc import Mapping
+from http.client import HTTPException
 from typing import Any, NoReturn, Self
-from urllib.parse import urlsplit
-from urllib.request import urlopen
+from urllib.request import ProxyHandler, Request, build_opener
 
 from websockets.exceptions import ConnectionClosed, WebSocketException
 from websockets.sync.client import ClientConnection, connect
@@ -24,6 +26,7 @@ from unstable.games.environment import Environment, EnvStep
 from unstable.games.info import GameInfo
 from unstable.types import Observation
 
+_TOKEN = "OPENENV_TOKEN"
 _LISTS = ("legal_moves", "legal_actions")
 """Fields of observations with the legal actions."""
 _HIDDEN = {*_LISTS, "metadata"}
@@ -32,6 +35,10 @@ _MOST_BYTES = 2**24
 _SEEDS = 2**31  # number of seeds; servers may use 32 bits
 _REFUSED, _FULL = "VALIDATION_ERROR", "CAPACITY_REACHED"  # codes of errors
 _FREE_S, _PAUSE_S = 3.0, 0.1  # timeout and interval of attempts at a server without a free session
+
+
+class _RefusedError(Exception):
+    """A move that the server, or the type of its action, does not accept."""
 
 
 class _NoSessionError(RuntimeError):
@@ -50,13 +57,10 @@ class OpenEnvEnvironment(Environment):
         action: str | None = None,
         fixed: Mapping[str, Any] | None = None,
         reset: Mapping[str, Any] | None = None,
-        token_env: str | None = None,
         timeout: float = _ANSWER_S,
     ) -> None:
         self._field = self._field_of(action, fixed or {})
         self._fixed, self._asked = dict(fixed or {}), dict(reset or {})
-        token = None if token_env is None else read_token(token_env, "games.args.token_env")
-        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self._timeout = timeout
         self._socket: ClientConnection | None = None
         self._closing = contextlib.ExitStack()
@@ -66,12 +70,13 @@ class OpenEnvEnvironment(Environment):
     def _field_of(self, asked: str | None, fixed: Mapping[str, Any]) -> str | None:
         """Return the field that answers fill; None if they are JSON objects."""
         known = self.schema.get("properties", {})
-        for name in [*fixed, *([] if asked is None else [asked])]:
-            if name not in known:
-                raise ConfigError(
-                    f"games.args = {shown(name)}: no field of the action; use one of "
-                    f"{', '.join(known)}"
-                )
+        for place, names in (("fixed", [*fixed]), ("action", [asked] if asked else [])):
+            for name in names:
+                if name not in known:
+                    raise ConfigError(
+                        f"games.args.{place} = {shown(name)}: no field of the action; use one of "
+                        f"{', '.join(known)}"
+                    )
         if asked is not None:
             return asked
         open_fields = [name for name in self.schema.get("required", known) if name not in fixed]
@@ -96,14 +101,20 @@ class OpenEnvEnvironment(Environment):
 
     def _open(self) -> None:
         self._close()
-        opening = connect(
-            f"{self.address}/ws",
-            additional_headers=self._headers,
-            open_timeout=_OPEN_S,
-            max_size=_MOST_BYTES,
-            proxy=None,
-        )
-        self._socket = self._closing.enter_context(opening)
+        try:
+            opening = connect(
+                f"ws{self.address.removeprefix('http')}/ws",
+                additional_headers=_headers(),
+                open_timeout=_OPEN_S,
+                max_size=_MOST_BYTES,
+                proxy=None,
+            )
+            self._socket = self._closing.enter_context(opening)
+        except (OSError, WebSocketException) as error:
+            raise RuntimeError(
+                f"{self.address}: no session ({error}); start the server, and if it needs a token, "
+                f"export it as {_TOKEN}"
+            ) from error
 
     @property
     def mover(self) -> int:
@@ -132,9 +143,8 @@ class OpenEnvEnvironment(Environment):
     def step(self, action: str) -> EnvStep:
         """Send an action; one that the server or its schema does not accept is refused."""
         try:
-            data = self._data(action)
-            answer = self._ask("step", data)
-        except ValueError as error:
+            answer = self._ask("step", self._data(action))
+        except _RefusedError as error:
             return EnvStep(over=False, refused=True, reason=one_line(str(error)))
         over = self._take(answer)
         if over:
@@ -157,18 +167,22 @@ class OpenEnvEnvironment(Environment):
         self._close()
 
     def _data(self, action: str) -> dict[str, Any]:
-        """Return the message's data for an answer; `ValueError` if it has another type."""
-        if self._field is None:
-            given = json.loads(action)
-            if not isinstance(given, dict):
-                raise ValueError(f"not a JSON object: {action}")
-            return {**self._fixed, **given}
-        kind = self.schema.get("properties", {}).get(self._field, {}).get("type", "string")
-        value = action if kind == "string" else json.loads(action)
-        return {**self._fixed, self._field: value}
+        """Return the message's data for an answer; raises `_RefusedError` for another type."""
+        properties = self.schema.get("properties", {})
+        if self._field and properties.get(self._field, {}).get("type", "string") == "string":
+            return {**self._fixed, self._field: action}
+        try:
+            value = json.loads(action)
+        except (ValueError, RecursionError):
+            raise _RefusedError(f"not JSON: {shown(action)}") from None
+        if self._field:
+            return {**self._fixed, self._field: value}
+        if not isinstance(value, dict):
+            raise _RefusedError(f"not a JSON object: {shown(action)}")
+        return {**value, **self._fixed}
 
     def _ask(self, kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the data of the server's answer; `ValueError` if it refuses the message.
+        """Return the data of the server's answer; `_RefusedError` if it refuses the message.
 
         Raises `RuntimeError` for any other error, and `TimeoutError` without an answer.
         """
@@ -179,14 +193,14 @@ class OpenEnvEnvironment(Environment):
             with contextlib.suppress(ConnectionClosed):  # the server may have sent the reason
                 socket.send(json.dumps({"type": kind, "data": data}))
             answer = json.loads(socket.recv(timeout=self._timeout))
-        except WebSocketException as error:
-            raise RuntimeError(f"{self.address}: connection lost ({error})") from error
+        except (WebSocketException, ValueError) as error:
+            raise RuntimeError(f"{self.address}: no answer ({error})") from error
         told = answer.get("data", {})
         if answer.get("type") == "error":
             code, why = told.get("code"), f"{self.address}: {told.get('message', 'error')}"
             if code == _FULL:
                 raise _NoSessionError(f"{why}; let the server open a session per game in flight")
-            raise (ValueError if code == _REFUSED else RuntimeError)(why)
+            raise (_RefusedError if code == _REFUSED else RuntimeError)(why)
         return dict(told)
 
     def _take(self, answer: Mapping[str, Any]) -> bool:
@@ -219,26 +233,35 @@ def _written(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
+def _headers() -> dict[str, str]:
+    """Return the headers of a request, with the token if one is set."""
+    if _TOKEN not in os.environ:
+        return {}
+    return {"Authorization": f"Bearer {read_token(_TOKEN, 'games.env')}"}
+
+
 def environment_class(name: str) -> type[OpenEnvEnvironment]:
     """Return the class of a server's games; raises `ConfigError` if the server does not answer."""
     place = f"target = {shown(f'openenv:{name}')}"
-    parts = urlsplit(name)
-    if parts.scheme not in ("http", "https") or not parts.netloc:
+    if not re.fullmatch(r"https?://[^\s/?#@]+(/[^\s?#]*)?", name):
         raise ConfigError(f"{place}: not a URL; give one such as openenv:http://127.0.0.1:8000")
     base = name.rstrip("/")
+    direct = build_opener(ProxyHandler({}))  # as the websocket
     try:
-        with urlopen(f"{base}/schema", timeout=_SCHEMA_S) as answer:
+        request = Request(f"{base}/schema", headers=_headers())
+        with direct.open(request, timeout=_SCHEMA_S) as answer:
             schemas = json.load(answer)
-        action, observation = schemas["action"], schemas["observation"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        action, observation = schemas["action"], schemas["observation"].get("properties", {})
+    except (OSError, HTTPException, ValueError, LookupError, TypeError, AttributeError) as error:
         raise ConfigError(
-            f"{place}: no OpenEnv server ({one_line(str(error))}); start it, or set its URL"
+            f"{place}: no OpenEnv server ({one_line(str(error))}); start it, set its URL, or "
+            f"export its token as {_TOKEN}"
         ) from None
     own = {
-        "address": f"ws{base.removeprefix('http')}",
+        "address": base,
         "schema": action,
-        "lists_moves": any(each in observation.get("properties", {}) for each in _LISTS),
-        "info": GameInfo(name=f"openenv:{parts.netloc}"),
+        "lists_moves": any(each in observation for each in _LISTS),
+        "info": GameInfo(name=f"openenv:{base.partition('://')[2]}"),
         "__doc__": f"One play at {base}.",
     }
     return type("OpenEnv", (OpenEnvEnvironment,), own)

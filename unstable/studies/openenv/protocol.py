@@ -4,6 +4,7 @@ https://github.com/huggingface/OpenEnv, as its version 0.10 speaks it: messages 
 `state` and `close`, answered by `observation`, `state` or `error`.
 """
 
+import asyncio
 import contextlib
 import json
 from collections.abc import Callable, Mapping
@@ -11,12 +12,15 @@ from typing import Annotated, Any, Literal, NamedTuple, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.applications import Starlette
+from starlette.requests import HTTPConnection
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
-from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
+from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from unstable.config import one_line, shown
 from unstable.serving.app import token_of
+from unstable.serving.growing import ended
 from unstable.serving.requests import MOST_BYTES, is_token
 
 Code = Literal[
@@ -28,6 +32,9 @@ Code = Literal[
     "SESSION_ERROR",
 ]
 T = TypeVar("T", bound=BaseModel)
+_GONE = "websocket.disconnect"
+_MOST_WAITING = 8  # messages of a client that are read ahead
+_NO_TOKEN = "missing or wrong bearer token"
 
 
 class SessionError(Exception):
@@ -101,7 +108,7 @@ class Session(Protocol):
     """The games of one client."""
 
     async def reset(self, asked: ResetRequest) -> ClientTurn:
-        """Deal a game, and return its first observation; a game in play is cut off."""
+        """Deal a game, and return its first observation; a game in play ends."""
 
     async def step(self, message: str) -> ClientTurn:
         """Play the client's answer, and return its next observation; raises `SessionError`."""
@@ -110,7 +117,7 @@ class Session(Protocol):
         """Return the current game's number and the steps in it."""
 
     async def close(self) -> None:
-        """Cut off a game in play."""
+        """End a game in play."""
 
 
 class Sessions(Protocol):
@@ -129,27 +136,34 @@ def openenv_application(sessions: Sessions, token: str | None) -> Starlette:
     """Return the application; clients need `token`, if any, as a bearer token."""
     in_play = 0
 
+    def may(http: HTTPConnection) -> bool:
+        return token is None or is_token(token_of(http), token)
+
     async def websocket(socket: WebSocket) -> None:
         nonlocal in_play
-        if token is not None and not is_token(token_of(socket), token):
-            await socket.close(code=1008, reason="missing or wrong bearer token")
+        if not may(socket):
+            await socket.close(code=1008, reason=_NO_TOKEN)
             return
         await socket.accept()
         if in_play >= sessions.most:
             why = f"all {sessions.most} sessions are in use; raise --actors.games_in_flight"
             await socket.send_json(_error("CAPACITY_REACHED", why))
+        else:
+            in_play += 1
+            session = sessions.open()
+            try:
+                await _converse(socket, session)
+            finally:
+                await session.close()
+                in_play -= 1
+        with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # the client was first
             await socket.close()
-            return
-        in_play += 1
-        session = sessions.open()
-        try:
-            await _converse(socket, session)
-        finally:
-            in_play -= 1
-            await session.close()
 
     def told(content: Any) -> Callable[[HttpRequest], Response]:
-        return lambda http: JSONResponse(content)
+        def answer(http: HttpRequest) -> Response:
+            return JSONResponse(content) if may(http) else JSONResponse(_NO_TOKEN, status_code=401)
+
+        return answer
 
     kinds: dict[str, type[BaseModel]] = {
         "action": StepRequest,
@@ -158,7 +172,7 @@ def openenv_application(sessions: Sessions, token: str | None) -> Starlette:
     }
     return Starlette(
         routes=[
-            Route("/health", told({"status": "healthy"})),
+            Route("/health", lambda http: JSONResponse({"status": "healthy"})),
             Route("/metadata", told({**sessions.about})),
             Route("/schema", told({name: kinds[name].model_json_schema() for name in kinds})),
             WebSocketRoute("/ws", websocket),
@@ -167,28 +181,44 @@ def openenv_application(sessions: Sessions, token: str | None) -> Starlette:
 
 
 async def _converse(socket: WebSocket, session: Session) -> None:
-    """Answer a client's messages until it closes the session or disconnects."""
-    with contextlib.suppress(WebSocketDisconnect):
-        while True:
-            given = await socket.receive_text()
-            try:
-                answer = await _answer(session, given)
-            except SessionError as error:
-                answer = _error(error.code, str(error))
-            if answer is None:
-                break
+    """Answer a client's messages until it closes the session or disconnects, even meanwhile."""
+    messages: asyncio.Queue[str | None] = asyncio.Queue(_MOST_WAITING)
+
+    async def read() -> None:
+        while (message := await socket.receive())["type"] != _GONE:
+            await messages.put(message.get("text"))
+
+    async def write() -> None:
+        while (answer := await _answered(session, await messages.get())) is not None:
             await socket.send_json(answer)
-    if socket.client_state is WebSocketState.CONNECTED:
-        await socket.close()
+
+    reading, writing = asyncio.create_task(read()), asyncio.create_task(write())
+    try:
+        await asyncio.wait([reading, writing], return_when=asyncio.FIRST_COMPLETED)
+        if writing.done():
+            with contextlib.suppress(WebSocketDisconnect):
+                writing.result()
+    finally:
+        await ended(reading, writing)
 
 
-async def _answer(session: Session, given: str) -> dict[str, Any] | None:
+async def _answered(session: Session, given: str | None) -> dict[str, Any] | None:
+    """Return the answer to a message, such as an error; None for `close`."""
+    try:
+        return await _answer(session, given)
+    except SessionError as error:
+        return _error(error.code, one_line(str(error)))
+
+
+async def _answer(session: Session, given: str | None) -> dict[str, Any] | None:
     """Return the answer to a message; None for `close`. Raises `SessionError` for a mistake."""
+    if given is None:
+        raise SessionError("INVALID_JSON", "not a text message; send JSON")
     if len(given) > MOST_BYTES:
         raise SessionError("VALIDATION_ERROR", f"the message exceeds {MOST_BYTES} characters")
     try:
         message = json.loads(given)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SessionError("INVALID_JSON", f"not JSON: {error}") from None
     if not isinstance(message, dict):
         raise SessionError("VALIDATION_ERROR", "a message is an object with a type")
@@ -201,7 +231,7 @@ async def _answer(session: Session, given: str) -> dict[str, Any] | None:
         return {"type": "state", "data": session.state().model_dump()}
     if kind == "close":
         return None
-    raise SessionError("UNKNOWN_TYPE", f"type = {kind!r}: use reset, step, state or close")
+    raise SessionError("UNKNOWN_TYPE", f"type = {shown(kind)}: use reset, step, state or close")
 
 
 def _read(kind: type[T], data: Any) -> T:
@@ -210,7 +240,7 @@ def _read(kind: type[T], data: Any) -> T:
     except ValidationError as error:
         first = error.errors()[0]
         known = ", ".join(kind.model_fields)
-        name = ".".join(map(str, first["loc"])) or "data"
+        name = shown(".".join(map(str, first["loc"])) or "data")
         raise SessionError("VALIDATION_ERROR", f"{name}: {first['msg']}; known: {known}") from None
 
 
