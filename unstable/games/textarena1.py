@@ -87,7 +87,7 @@ class BareTextArenaEnvironment(TextArenaEnvironment):
             raise AssertionError(str(error)) from error
 
     def _share_messages(self, mover: int | None, refused: bool) -> None:
-        """Add new events to the views, without actions if the env's other messages describe them."""
+        """Add new events to the views, without actions if the env describes them otherwise."""
         events = self._env.state.events
         new, self._read = events[self._read :], len(events)
         if not self._env.mdp_includes_actions:

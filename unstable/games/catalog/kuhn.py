@@ -1,9 +1,9 @@
 """Kuhn poker with correct payoffs (Kuhn 1950, Contributions to the Theory of Games 1), and expert.
 
 TextArena 0.7's game moves no chips when a player bets or calls, and deals once more after the end;
-1.x's pays by who has more chips. This one pays chips. The expert plays the equilibrium with alpha = 1/3, where a king always bets, of the
-family with alpha from 0 to 1/3. A match pays the sum of its rounds, so the expert's strategy is an
-equilibrium of the match, too.
+1.x's is paid by who has more chips at the end. This one pays chips. The expert plays the
+equilibrium with alpha = 1/3, where a king always bets, of the family with alpha from 0 to 1/3. A
+match pays the sum of its rounds, so the expert's strategy is an equilibrium of the match, too.
 """
 
 import re
