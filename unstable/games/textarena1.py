@@ -32,7 +32,7 @@ class BareTextArenaEnvironment(TextArenaEnvironment):
     """One play of a TextArena 1.x env, with the metadata of its game."""
 
     action_form = "bare"
-    _read = 0  # number of events that the seats' views have
+    _read: int  # number of events that the seats' views have
 
     def _make(self) -> Any:
         spec = ENV_REGISTRY.get(self._config.env)  # None: module:Class
@@ -42,6 +42,7 @@ class BareTextArenaEnvironment(TextArenaEnvironment):
 
     def reset(self, seats: int, seed: int) -> None:
         self._check(seats)
+        self._read = 0
         random.seed(seed)
         super().reset(seats, seed)
 

@@ -26,18 +26,23 @@ SAME_RULES = frozenset(
         "KuhnPoker",
     }
 )
-"""Classes whose rules and state equal those in the catalog, which has no metadata for others."""
+"""Classes whose rules and state equal those in the catalog."""
+_SAME_SEATS = {"SecretMafiaEnv"}
+"""Classes of which only legal moves and teams apply: the rule bot reads votes in brackets."""
 
 
 @cache
 def bare(info: GameInfo) -> GameInfo:
-    """Return the metadata with bare moves; empty if it does not apply to TextArena 1.x."""
+    """Return the metadata that applies to TextArena 1.x, with bare moves; empty if none does."""
+    moves, values, expert = info.legal_moves, info.action_values, info.expert
+    legal_moves = moves and (lambda env: [*map(_bare, moves(env))])
+    if info.env in _SAME_SEATS:
+        return GameInfo(env=info.env, legal_moves=legal_moves, teams=info.teams)
     if info.env not in SAME_RULES:
         return GameInfo()
-    moves, values, expert = info.legal_moves, info.action_values, info.expert
     return replace(
         info,
-        legal_moves=moves and (lambda env: [*map(_bare, moves(env))]),
+        legal_moves=legal_moves,
         action_values=values and _keyed(values),
         expert=expert and Expert(_keyed(expert.moves), expert.reason),
         rules=_rules(info),
