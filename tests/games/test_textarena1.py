@@ -348,6 +348,43 @@ class DeadJudge(Judged):
     down = 10**9
 
 
+class Misprinted(Judged):
+    """A game whose board lists an action that it refuses."""
+
+    def render(self, player_id: int) -> str:
+        return "Available moves: 'yes', 'no', 'never'"
+
+    def apply(self, player_id: int, move: str) -> Any:
+        return super().apply(player_id, move) if move == "yes" else self.invalid("Say yes.")
+
+
+class PrintsOnce(Judged):
+    """A game whose board lists actions at the first turn only."""
+
+    def render(self, player_id: int) -> str | None:
+        return None if self.game_state["moves"] else "Legal actions: 'yes'"
+
+
+@on_1
+def test_printed_list_is_used_only_if_it_is_complete_and_right() -> None:
+    for name in ("Misprinted", "PrintsOnce"):
+        assert not lists_legal_moves(GameConfig(env=f"{__name__}:{name}"))
+    assert lists_legal_moves(GameConfig(env="LeducHoldem-v1"))
+
+
+@on_1
+def test_leduc_is_played_and_solved() -> None:
+    config = GameConfig(env="unstable.games.catalog.leduc:Leduc", invalid_moves=RETRIES)
+    check_game(config)
+    assert config.env in [each.config.env for each in PACK]
+    game = Game(settled(config), 0)
+    before = game.observe()
+    assert game.step("[raise]") == (False, True)
+    seen = game.observe()
+    assert "must be one of" in seen.notice and told(seen) == told(before)
+    assert len(grow(settled(config)).decisions) == 288
+
+
 @on_1
 def test_judge_without_answer_is_asked_again_and_is_no_move() -> None:
     game = Game(GameConfig(env=f"{__name__}:BusyJudge"), 0)

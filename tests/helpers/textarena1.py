@@ -21,6 +21,7 @@ SAME: dict[str, dict[str, Any]] = {
     "Nim": {},
     "SimpleTak": {"args": {"board_size": 4}},
     KUHN: {},
+    "unstable.games.catalog.leduc:Leduc": {"args": {"max_rounds": 2}},
 }
 """Games whose rules and chance are the same in both versions, with their settings.
 

@@ -1,5 +1,6 @@
 """Vetted games, and known defects of TextArena's games."""
 
+from itertools import compress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -56,7 +57,8 @@ def _vetted() -> tuple[Vetted, ...]:
         for row, env in zip(rows, ids, strict=True)
         if env is not None
     ]
-    return tuple(row for row in moved if game_info(row.config).env in SAME_RULES)
+    same = (":" in row.config.env or game_info(row.config).env in SAME_RULES for row in moved)
+    return tuple(compress(moved, same))
 
 
 PACK = _vetted()
