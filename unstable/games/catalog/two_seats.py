@@ -50,7 +50,7 @@ class TwoSeatState:
         return seen
 
     def step(self, *, rotate_player: bool = True) -> tuple[bool, dict[str, Any]]:
-        """End a turn: the other seat moves, unless the env has set the mover or refused the move."""
+        """End a turn; the other seat moves next, unless the move was refused."""
         if not self.is_refused:
             self.error_count = 0
             if rotate_player and not self.done:
