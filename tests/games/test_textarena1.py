@@ -50,7 +50,7 @@ def run(*arguments: str, first: str = "") -> str:
 @pytest.mark.skipif(bool(GAME_ENV), reason="TextArena 1.x is installed: the tests below run")
 @pytest.mark.skipif(not SOURCE, reason="UNSTABLE_TEXTARENA1 names no folder with TextArena 1.x")
 def test_source_passes_these_tests() -> None:
-    assert " passed" in run("-m", "pytest", "-q", "-n", "0", __file__, first=str(SOURCE))
+    assert " passed" in run("-m", "pytest", "-n", "0", __file__, first=str(SOURCE))
 
 
 @pytest.mark.skipif(bool(GAME_ENV), reason="TextArena 0.7 is not installed")

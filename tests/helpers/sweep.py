@@ -169,14 +169,14 @@ The unreleased TextArena 1.x runs, too, if its source precedes the installed pac
 
 - **Ids** end in `-v1`. Its `-v1-mdp` ids are the same games. The error for an id of 0.7 names the
   installed one.
-- **Moves** are bare: `4` instead of `[4]`. A game that prints all legal moves in quotes lists them.
-- **Payoffs** are its rewards: 1 to -1, or 0 to 1 with one seat. KuhnPoker-v1 pays 1 to the seat with
-  more chips; `unstable.games.catalog.kuhn:KuhnPoker` still pays chips.
+- **Moves** are bare: `4` instead of `[4]`. A game lists its legal moves if its boards quote them.
+- **Payoffs** are its rewards: 1 to -1, or 0 to 1 with one seat. KuhnPoker-v1 pays 1 to the seat
+  with more chips; `unstable.games.catalog.kuhn:KuhnPoker` still pays chips.
 - **Invalid moves** follow `invalid_moves`: the game never eliminates a seat over them. If a judge
   does not answer, the game fails, and nobody forfeits.
-- **Missing**: games whose rules changed have no compact form, expert or rule bot. Those of TicTacToe,
-  WildTicTacToe, ThreePlayerTicTacToe, ConnectFour, Nim, SimpleTak, TowerOfHanoi, KuhnPoker and Leduc
-  are the same. SecretMafia keeps its teams and legal moves.
+- **Missing**: games whose rules changed have no compact form, expert or rule bot. TicTacToe,
+  WildTicTacToe, ThreePlayerTicTacToe, ConnectFour, Nim, SimpleTak, TowerOfHanoi, KuhnPoker and
+  Leduc keep theirs; SecretMafia keeps its teams and legal moves.
 
 On its release: set the pin in `pyproject.toml` to `textarena>=1,<2`, replace `-v0` by `-v1` in
 configs, `vetted.yaml`, tests and docs, generate this page, and run

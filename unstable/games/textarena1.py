@@ -14,7 +14,7 @@ from textarena.envs.registration import ENV_REGISTRY
 
 from unstable.config import GameConfig
 from unstable.config.plugins import faults_to
-from unstable.games.chance import Chance
+from unstable.games.chance import Chance, seed_draws
 from unstable.games.environment import EnvStep, ServiceDownError
 from unstable.games.info import GameInfo
 from unstable.games.textarena import TextArenaEnvironment, env_class
@@ -43,7 +43,7 @@ class BareTextArenaEnvironment(TextArenaEnvironment):
     def reset(self, seats: int, seed: int) -> None:
         self._check(seats)
         self._read = 0
-        random.seed(seed)
+        seed_draws(seed)
         super().reset(seats, seed)
 
     def observe(self) -> Observation:

@@ -1,10 +1,11 @@
 """State of the catalog's own envs of two seats under TextArena 1.x."""
 
-import random
 from collections.abc import Callable
 from typing import Any
 
 from textarena import GAME_ID, ObservationType
+
+from unstable.games.chance import seed_draws
 
 _EVERYONE = -1
 
@@ -14,7 +15,7 @@ class TwoSeatState:
 
     def __init__(self, num_players: int, seed: int | None = None) -> None:
         assert num_players == 2, f"the game needs 2 seats, not {num_players}"
-        random.seed(seed)
+        seed_draws(seed)
         self.current_player_id = self.error_count = 0
         self.error_allowance = 1
         self.done = self.is_refused = False
