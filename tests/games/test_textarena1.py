@@ -365,6 +365,22 @@ class PrintsOnce(Judged):
         return None if self.game_state["moves"] else "Legal actions: 'yes'"
 
 
+class Raising(Judged):
+    """A game that raises at every action, also at those that its board lists."""
+
+    def render(self, player_id: int) -> str:
+        return "Available moves: 'yes', 'no'"
+
+    def apply(self, player_id: int, move: str) -> Any:
+        raise KeyError(move)
+
+
+@on_1
+def test_error_at_a_printed_move_is_rejected_in_one_line() -> None:
+    said = line_of(check_game, GameConfig(env=f"{__name__}:Raising"), "games.0")
+    assert "any action of seat 0 after 0 turns raises KeyError" in said
+
+
 @on_1
 def test_printed_list_is_used_only_if_it_is_complete_and_right() -> None:
     for name in ("Misprinted", "PrintsOnce"):

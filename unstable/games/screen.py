@@ -208,8 +208,11 @@ def _named(seats: set[int]) -> str:
 def _lists_moves(game: Game) -> bool:
     """Return whether this variant of the game lists its moves: a hidden board lists none."""
     game.observe()
+    listed = False
+    with _caught(game.config):  # a game of TextArena 1.x is played to find out
+        listed = lists_legal_moves(game.config)
     try:
-        return lists_legal_moves(game.config) and bool(game.legal_moves())
+        return listed and bool(game.legal_moves())
     except ValueError:
         return False
 

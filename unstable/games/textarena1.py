@@ -13,7 +13,6 @@ from textarena import ObservationType
 from textarena.envs.registration import ENV_REGISTRY
 
 from unstable.config import GameConfig
-from unstable.config.plugins import faults_to
 from unstable.games.chance import Chance, seed_draws
 from unstable.games.environment import EnvStep, ServiceDownError
 from unstable.games.info import GameInfo
@@ -109,12 +108,14 @@ def printed_moves(board: str) -> list[str]:
 
 
 def prints_moves(config: GameConfig) -> bool:
-    """Return whether each board of a random game lists moves, of which the env refuses none."""
+    """Return whether each board of a random game lists moves, of which the env refuses none.
+
+    Errors of the env propagate from the first call; later ones then return False.
+    """
     key = (config.env, config.seats, repr(config.args))
     if key not in _printing:
         _printing[key] = False
-        with faults_to(lambda _: None):
-            _printing[key] = _prints_moves(config)
+        _printing[key] = _prints_moves(config)
     return _printing[key]
 
 
