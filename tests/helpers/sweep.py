@@ -86,10 +86,10 @@ def _end(config: GameConfig, seed: int) -> str:
             moves = (
                 game.legal_moves()
                 if lists_legal_moves(config)
-                else screen.actions(observation, rng)
+                else screen.suggested(game, observation, rng)
             )
         except ValueError:  # no moves on this variant's board
-            moves = screen.actions(observation, rng)
+            moves = screen.suggested(game, observation, rng)
         game.step(rng.choice(moves))
     assert len(game.outcomes) == config.seats
     if game.truncated:

@@ -111,10 +111,11 @@ def ignores_seed(config: GameConfig) -> bool:
 def _random_action(game: Game, seen: Observation, rng: random.Random) -> str:
     """Draw a legal move, or, if the game lists none, an action that its text suggests."""
     listed = lists_legal_moves(game.config) and game.legal_moves()
-    return rng.choice(listed or _suggested(game, seen, rng))
+    return rng.choice(listed or suggested(game, seen, rng))
 
 
-def _suggested(game: Game, seen: Observation, rng: random.Random) -> list[str]:
+def suggested(game: Game, seen: Observation, rng: random.Random) -> list[str]:
+    """Return two actions by the examples in a text: in quotes if the env takes bare actions."""
     quotes = game.env.action_form == "bare"
     return actions(seen, rng, form=_QUOTED) if quotes else actions(seen, rng)
 
@@ -229,7 +230,7 @@ def _play(config: GameConfig, seed: int, listed: bool, deadline: float) -> _Chec
             if game.observe() != observation:
                 trial.fault = f"two calls of observe() after {turns} turns return unequal results"
                 break
-            moves = game.legal_moves() if listed else _suggested(game, observation, rng)
+            moves = game.legal_moves() if listed else suggested(game, observation, rng)
             if listed and game.observe() != observation:
                 trial.fault = f"legal_moves() after {turns} turns changes the position"
             elif moves:
