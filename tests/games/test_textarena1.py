@@ -35,6 +35,7 @@ SOURCE = os.environ.get("UNSTABLE_TEXTARENA1")
 ROOT = Path(__file__).parent.parent.parent
 IDS = known_ids() if GAME_ENV else []
 on_1 = pytest.mark.skipif(not GAME_ENV, reason="TextArena 1.x is not installed")
+GAMES = "tests.helpers.bare_games"
 RETRIES = InvalidMovesConfig(allowed=2000)
 
 
@@ -311,80 +312,16 @@ def test_kuhn_poker_is_solved_exactly_and_its_expert_is_an_equilibrium() -> None
     assert (len(theirs.decisions), theirs.most) == (12, 1.0)
 
 
-class Judged(GAME_ENV or object):  # type: ignore[misc]
-    """A race to two moves, each of which a judge must confirm; `down` times it does not answer."""
-
-    min_players = max_players = 2
-    down = 0
-
-    def setup(self) -> dict[str, Any]:
-        return {"asked": 0, "moves": 0}
-
-    def prompt(self, player_id: int) -> str:
-        return f"You are Player {player_id}. Say anything."
-
-    def apply(self, player_id: int, move: str) -> Any:
-        state = self.game_state
-        state["asked"] += 1
-        if state["asked"] <= self.down:
-            return self.retryable("the judge does not answer")
-        state["moves"] += 1
-        return self.winner(player_id, "Two moves.") if state["moves"] == 2 else None
-
-
-class BusyJudge(Judged):
-    """A judge that answers at the third attempt; its `step` returns only whether the game ended."""
-
-    down = 2
-
-    def step(self, action: str) -> bool:
-        over = super().step(action)
-        return over[0] if isinstance(over, tuple) else over
-
-
-class DeadJudge(Judged):
-    """A judge that never answers."""
-
-    down = 10**9
-
-
-class Misprinted(Judged):
-    """A game whose board lists an action that it refuses."""
-
-    def render(self, player_id: int) -> str:
-        return "Available moves: 'yes', 'no', 'never'"
-
-    def apply(self, player_id: int, move: str) -> Any:
-        return super().apply(player_id, move) if move == "yes" else self.invalid("Say yes.")
-
-
-class PrintsOnce(Judged):
-    """A game whose board lists actions at the first turn only."""
-
-    def render(self, player_id: int) -> str | None:
-        return None if self.game_state["moves"] else "Legal actions: 'yes'"
-
-
-class Raising(Judged):
-    """A game that raises at every action, also at those that its board lists."""
-
-    def render(self, player_id: int) -> str:
-        return "Available moves: 'yes', 'no'"
-
-    def apply(self, player_id: int, move: str) -> Any:
-        raise KeyError(move)
-
-
 @on_1
 def test_error_at_a_printed_move_is_rejected_in_one_line() -> None:
-    said = line_of(check_game, GameConfig(env=f"{__name__}:Raising"), "games.0")
+    said = line_of(check_game, GameConfig(env=f"{GAMES}:Raising"), "games.0")
     assert "any action of seat 0 after 0 turns raises KeyError" in said
 
 
 @on_1
 def test_printed_list_is_used_only_if_it_is_complete_and_right() -> None:
     for name in ("Misprinted", "PrintsOnce"):
-        assert not lists_legal_moves(GameConfig(env=f"{__name__}:{name}"))
+        assert not lists_legal_moves(GameConfig(env=f"{GAMES}:{name}"))
     assert lists_legal_moves(GameConfig(env="LeducHoldem-v1"))
 
 
@@ -403,7 +340,7 @@ def test_leduc_is_played_and_solved() -> None:
 
 @on_1
 def test_judge_without_answer_is_asked_again_and_is_no_move() -> None:
-    game = Game(GameConfig(env=f"{__name__}:BusyJudge"), 0)
+    game = Game(GameConfig(env=f"{GAMES}:BusyJudge"), 0)
     assert game.step("hello") == (False, False) and game.turns == 1
     seen = game.observe()
     assert seen.seat == 1 and seen.events == ["Player 0: hello"] and not seen.notice
@@ -412,7 +349,7 @@ def test_judge_without_answer_is_asked_again_and_is_no_move() -> None:
 
 @on_1
 def test_dead_judge_fails_the_game_and_no_seat_forfeits() -> None:
-    game = Game(GameConfig(env=f"{__name__}:DeadJudge"), 0, trusted=True)
+    game = Game(GameConfig(env=f"{GAMES}:DeadJudge"), 0, trusted=True)
     with pytest.raises(ServiceDownError, match="could not process 6 actions in a row"):
         game.step("hello")
     assert game.forfeit is None and not game.done

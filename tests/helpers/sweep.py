@@ -178,9 +178,9 @@ The unreleased TextArena 1.x runs, too, if its source precedes the installed pac
   WildTicTacToe, ThreePlayerTicTacToe, ConnectFour, Nim, SimpleTak, TowerOfHanoi, KuhnPoker and
   Leduc keep theirs; SecretMafia keeps its teams and legal moves.
 
-On its release: set the pin in `pyproject.toml` to `textarena>=1,<2`, replace `-v0` by `-v1` in
-configs, `vetted.yaml`, tests and docs, generate this page, and run
-`UNSTABLE_TEXTARENA1=FOLDER pytest tests/games/test_textarena1.py` with its source until then.
+Until its release, `UNSTABLE_TEXTARENA1=FOLDER pytest tests/games/test_textarena1.py` tests its
+source. On its release: set the pin in `pyproject.toml` to `textarena>=1,<2`; replace `-v0` by `-v1`
+in configs, `vetted.yaml`, tests and docs; review `defects.yaml`; and generate this page.
 """
 
 
