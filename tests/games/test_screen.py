@@ -176,11 +176,19 @@ def test_known_defect_is_logged_in_one_line_at_start(capsys: pytest.CaptureFixtu
     assert len(lines) == 1 and lines[0].startswith("games.0.env = 'KuhnPoker-v0': TextArena's game")
 
 
-@every_row("env", "TicTacToe-v1", "Chess-v2-long", "Nope-v1")
-def test_next_api_ids_are_rejected(env: str) -> None:
+@every_row(
+    "env, remedy",
+    ("TicTacToe-v1", "'TicTacToe-v0'"),
+    ("TicTacToe-v1-mdp", "'TicTacToe-v0'"),
+    ("ConnectFour-v1-blind-mdp", "'ConnectFour-v0-blind'"),
+    ("ConnectFour-v1-wide", "'ConnectFour-v0'"),
+    ("Chess-v2-long", "'Chess-v0-long'"),
+    ("Nope-v1", "an id that ends in -v0"),
+)
+def test_ids_of_textarena_1_are_rejected_with_the_installed_id(env: str, remedy: str) -> None:
     line = line_of(check_game, GameConfig(env=env), "games.0")
-    assert line.startswith(f"games.0.env = {env!r}: ids of TextArena's unreleased next API are")
-    assert "use an id that ends in -v0" in line
+    assert line.startswith(f"games.0.env = {env!r}: not an id of TextArena 0.7, which is installed")
+    assert f"; use {remedy}, or write an Environment" in line
 
 
 class Peeking(Liars):

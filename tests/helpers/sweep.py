@@ -86,10 +86,10 @@ def _end(config: GameConfig, seed: int) -> str:
             moves = (
                 game.legal_moves()
                 if lists_legal_moves(config)
-                else screen.actions(observation, rng)
+                else screen.suggested(game, observation, rng)
             )
         except ValueError:  # no moves on this variant's board
-            moves = screen.actions(observation, rng)
+            moves = screen.suggested(game, observation, rng)
         game.step(rng.choice(moves))
     assert len(game.outcomes) == config.seats
     if game.truncated:
@@ -138,8 +138,7 @@ games: [{{env: Othello-v0, max_turns: 100}}]
 
 `python -m tests.helpers.sweep` generates this page (here with Python {python}). It checks one id
 per family with 1 to {seats} seats and plays three games with the smallest accepted number, using
-legal moves if the game lists them and otherwise actions that its text shows in brackets. Ids that
-end in `-v1` belong to TextArena's unreleased next API and are rejected.
+legal moves if the game lists them and otherwise actions that its text shows in brackets.
 
 ## Playable games
 
@@ -162,6 +161,26 @@ A run logs the known defects of TextArena's implementation at the start.
 | error | ids | remedy |
 |---|---|---|
 {reasons}
+
+## TextArena 1.x
+
+The unreleased TextArena 1.x runs, too, if its source precedes the installed package on
+`PYTHONPATH`. What changes:
+
+- **Ids** end in `-v1`. Its `-v1-mdp` ids are the same games. The error for an id of 0.7 names the
+  installed one.
+- **Moves** are bare: `4` instead of `[4]`. A game lists its legal moves if its boards quote them.
+- **Payoffs** are its rewards: 1 to -1, or 0 to 1 with one seat. KuhnPoker-v1 pays 1 to the seat
+  with more chips; `unstable.games.catalog.kuhn:KuhnPoker` still pays chips.
+- **Invalid moves** follow `invalid_moves`: the game never eliminates a seat over them. If a judge
+  does not answer, the game fails, and nobody forfeits.
+- **Missing**: games whose rules changed have no compact form, expert or rule bot. TicTacToe,
+  WildTicTacToe, ThreePlayerTicTacToe, ConnectFour, Nim, SimpleTak, TowerOfHanoi, KuhnPoker and
+  Leduc keep theirs; SecretMafia keeps its teams and legal moves.
+
+Until its release, `UNSTABLE_TEXTARENA1=FOLDER pytest tests/games/test_textarena1.py` tests its
+source. On its release: set the pin in `pyproject.toml` to `textarena>=1,<2`; replace `-v0` by `-v1`
+in configs, `vetted.yaml`, tests and docs; review `defects.yaml`; and generate this page.
 """
 
 

@@ -53,6 +53,12 @@ class Chance:
         set_bit_generator(self._outer_numpy)
 
 
+def seed_draws(seed: int | None) -> None:
+    """Seed the current game's chance, as TextArena 0.7's envs do at a reset; None has no effect."""
+    if seed is not None:
+        _shared.seed(seed)
+
+
 def draw(items: list[T]) -> T:
     """Remove and return a uniformly random item, with one draw of the current game's chance."""
     return items.pop(_shared.randrange(len(items)))

@@ -19,6 +19,7 @@ from unstable.config.plugins import (
     refusing,
     time_limit,
 )
+from unstable.games.catalog.bare import GAME_ENV
 from unstable.games.catalog.vetted import PACK
 from unstable.games.game import Game, SeatingError
 from unstable.games.info import Question
@@ -32,13 +33,13 @@ from unstable.games.services import (
     tells_state,
     with_teams,
 )
-from unstable.games.textarena import env_class, is_env, known_ids
+from unstable.games.textarena import env_class, id_here, is_env, is_id, known_ids
 from unstable.prompts import PARSERS, STYLES, PromptStyle
 from unstable.types import Observation
 
 log = logging.getLogger(__name__)
 _MAX_REASON = 200  # maximum characters of an env's error in a message
-_NEXT_API = re.compile(r"-v[1-9]\d*(?:-\w+)*$")  # end of ids in TextArena's next version
+_VERSION = re.compile(r"-v(\d+)(?:-\w+)*$")  # end of TextArena's ids: 0, or 1 in TextArena 1.x
 
 
 def check_game(config: GameConfig, field: str = "games") -> None:
@@ -192,17 +193,20 @@ def _check_play(config: GameConfig, field: str) -> None:
 
 
 def _check_id(env: str, field: str) -> None:
-    if ":" in env or env in (known := known_ids()):
+    if ":" in env or is_id(env):
         return
+    known = known_ids()
     for suffix in ("-train", "-raw"):
         if env.removesuffix(suffix) in known:
             raise ConfigError(
                 f"{field}.env = {env!r}: unsupported suffix; use {env.removesuffix(suffix)!r}"
             )
-    if _NEXT_API.search(env):
+    if (version := _VERSION.search(env)) and (version[1] == "0") == bool(GAME_ENV):
+        here, ending = ("1.x", "-v1") if GAME_ENV else ("0.7", "-v0")
+        remedy = repr(found) if (found := id_here(env)) else f"an id that ends in {ending}"
         raise ConfigError(
-            f"{field}.env = {env!r}: ids of TextArena's unreleased next API are unsupported; use "
-            "an id that ends in -v0, or write an Environment (docs/adding_a_game.md)"
+            f"{field}.env = {env!r}: not an id of TextArena {here}, which is installed; use "
+            f"{remedy}, or write an Environment (docs/adding_a_game.md)"
         )
     ours = {each.config.env.partition(":")[2]: each.config.env for each in PACK}
     hint = f"did you mean {ours[env]!r}?" if env in ours else nearest(env, known)

@@ -16,6 +16,13 @@ class EnvStep(NamedTuple):
     reason: str = ""  # of the refusal or of the end of the game
 
 
+class ServiceDownError(RuntimeError):
+    """Raised by `step` if a service that the game needs, such as a judge, does not answer.
+
+    The game fails, and no seat forfeits it.
+    """
+
+
 class Environment(ABC):
     """One play of a game in which one seat moves at a time, by text.
 
@@ -30,8 +37,8 @@ class Environment(ABC):
     the moves of chance. A game can be solved exactly (`solving/tree.py`) only if all its draws are
     integers, choices and shuffles of `random`; growing its tree raises an error for any other.
 
-    An error in a method fails the game. The exception is `step`: its errors are the mover's
-    forfeit if the action was none of `legal_moves`.
+    An error in a method fails the game. The exception is `step`: its errors, other than
+    `ServiceDownError`, are the mover's forfeit if the action was none of `legal_moves`.
     """
 
     info: GameInfo = GameInfo()

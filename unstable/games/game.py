@@ -14,6 +14,7 @@ from unstable.games import services
 from unstable.games.catalog.table import EXPERT_GAMES
 from unstable.games.chance import Chance
 from unstable.games.copies import copies
+from unstable.games.environment import ServiceDownError
 from unstable.games.info import Expert, GameInfo
 from unstable.prompts import shorten
 from unstable.types import Observation
@@ -175,6 +176,8 @@ class Game:
         try:
             with self._chance:
                 over, invalid, reason = self.env.step(action)
+        except ServiceDownError:
+            raise
         except (Exception, SystemExit) as error:  # of a user's env
             if not self._is_movers_fault(action):
                 raise

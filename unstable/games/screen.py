@@ -27,6 +27,7 @@ _RAISES = 20  # consecutive errors at a position that count as the game's fault
 _TURNS_PER_SEAT = 10  # accepted actions after which each seat should have moved
 _TRIES = 80  # actions tried to detect the action form without a list of moves
 _TOKEN = re.compile(r"\[[^\[\]\n]{1,40}\]")
+_QUOTED = re.compile(r"'([^'\n]{1,40})'")
 _WORD = re.compile(r"\w+")
 _PLACE = re.compile(r"\d+|\b[A-Z]\b|<[^<>]*>")  # variable parts of an action's form
 _USUAL_FORMS = ("[0]", "[0 0]", "[0,0]", "[A0 B0]", "0", "yes", "")
@@ -110,7 +111,13 @@ def ignores_seed(config: GameConfig) -> bool:
 def _random_action(game: Game, seen: Observation, rng: random.Random) -> str:
     """Draw a legal move, or, if the game lists none, an action that its text suggests."""
     listed = lists_legal_moves(game.config) and game.legal_moves()
-    return rng.choice(listed or actions(seen, rng))
+    return rng.choice(listed or suggested(game, seen, rng))
+
+
+def suggested(game: Game, seen: Observation, rng: random.Random) -> list[str]:
+    """Return two actions by the examples in a text: in quotes if the env takes bare actions."""
+    quotes = game.env.action_form == "bare"
+    return actions(seen, rng, form=_QUOTED) if quotes else actions(seen, rng)
 
 
 def pays_losers(config: GameConfig) -> bool:
@@ -202,8 +209,11 @@ def _named(seats: set[int]) -> str:
 def _lists_moves(game: Game) -> bool:
     """Return whether this variant of the game lists its moves: a hidden board lists none."""
     game.observe()
+    listed = False
+    with _caught(game.config):  # a game of TextArena 1.x is played to find out
+        listed = lists_legal_moves(game.config)
     try:
-        return lists_legal_moves(game.config) and bool(game.legal_moves())
+        return listed and bool(game.legal_moves())
     except ValueError:
         return False
 
@@ -220,7 +230,7 @@ def _play(config: GameConfig, seed: int, listed: bool, deadline: float) -> _Chec
             if game.observe() != observation:
                 trial.fault = f"two calls of observe() after {turns} turns return unequal results"
                 break
-            moves = game.legal_moves() if listed else actions(observation, rng)
+            moves = game.legal_moves() if listed else suggested(game, observation, rng)
             if listed and game.observe() != observation:
                 trial.fault = f"legal_moves() after {turns} turns changes the position"
             elif moves:
@@ -248,12 +258,13 @@ def _step(trial: _CheckGame, game: Game, action: str, listed: bool) -> Game:
     return game.again()
 
 
-def actions(observation: Observation, rng: random.Random) -> list[str]:
-    """Return a form of action, from the game's text or usual, and one with random numbers."""
+def actions(
+    observation: Observation, rng: random.Random, form: re.Pattern[str] = _TOKEN
+) -> list[str]:
+    """Return an example of an action and one with random numbers; `form` matches examples."""
     text = "\n".join(
         [observation.rules, *observation.events[-3:], observation.board, observation.notice]
     )
-    forms = [*_TOKEN.findall(text), rng.choice(_USUAL_FORMS)]
-    form = rng.choice(forms)
+    example = rng.choice([*form.findall(text), rng.choice(_USUAL_FORMS)])
     most = rng.choice((3, 9, 30))
-    return [form, _PLACE.sub(lambda _: str(rng.randint(0, most)), form)]
+    return [example, _PLACE.sub(lambda _: str(rng.randint(0, most)), example)]

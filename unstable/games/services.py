@@ -2,16 +2,20 @@
 
 from unstable.config import ConfigError, GameConfig, shown
 from unstable.config.plugins import load_target, registered
+from unstable.games.catalog.bare import GAME_ENV
 from unstable.games.catalog.table import EXACT_GAMES, info_of
 from unstable.games.environment import Environment
 from unstable.games.info import Compact, GameInfo, Question, RuleBot
 from unstable.games.textarena import TextArenaEnvironment, env_class
+from unstable.games.textarena1 import BareTextArenaEnvironment, prints_moves
 from unstable.prompts import CHAT, OWN, PromptStyle, load_style
 
 
 def make_environment(config: GameConfig) -> Environment:
     """Construct an env before its reset; errors of its constructor propagate."""
     cls = env_class(config)
+    if issubclass(cls, GAME_ENV):
+        return BareTextArenaEnvironment(config, game_info(config))
     if not issubclass(cls, Environment):
         return TextArenaEnvironment(config, game_info(config))
     env = cls(**config.args)
@@ -53,7 +57,9 @@ def lists_legal_moves(config: GameConfig) -> bool:
     if issubclass(cls, Environment):
         return cls.lists_moves
     info = game_info(config)
-    return info.legal_moves is not None or info.prints_moves
+    if info.legal_moves is not None or info.prints_moves:
+        return True
+    return issubclass(cls, GAME_ENV) and prints_moves(config)
 
 
 def tells_state(config: GameConfig) -> bool:

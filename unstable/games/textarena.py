@@ -16,12 +16,14 @@ from textarena.envs.registration import ENV_REGISTRY
 from unstable.config import GameConfig
 from unstable.config.plugins import load_target
 from unstable.games.bridges import bridged_class, is_bridged
+from unstable.games.catalog.bare import GAME_ENV
 from unstable.games.environment import DrivenEnvironment, Environment, EnvStep
 from unstable.games.info import GameInfo
 from unstable.games.words import offline
 from unstable.prompts import MAX_EVENTS, shorten
 from unstable.types import Observation
 
+_ID = re.compile(r"(.+?)-v\d+(.*?)(?:-mdp|-raw|-train)?")  # family, variant, view of an id
 _LEADING_LINES = re.compile(r"\A(?:[^\S\n]*\n)+")
 _LIST = re.compile(r"^(?:Available Moves|Valid moves):(.*)$", re.MULTILINE | re.IGNORECASE)
 _TOKEN = re.compile(r"\[[^\[\]]*\]")
@@ -30,7 +32,12 @@ _ALIKE = 0.6  # share of lines as long as a board's above which a text is a boar
 
 
 def known_ids() -> list[str]:
-    """Return TextArena's ids as a config names them, without suffixes for wrappers."""
+    """Return the installed TextArena's ids as a config names them, without suffixes for wrappers.
+
+    They end in -v0, or in -v1 under TextArena 1.x, except for variants: ConnectFour-v0-blind.
+    """
+    if GAME_ENV:
+        return [name for name in ENV_REGISTRY if not name.endswith("-mdp")]
     suffixes = ("-raw", "-train")
     plain = {name: spec for name, spec in ENV_REGISTRY.items() if not name.endswith(suffixes)}
     return [
@@ -38,6 +45,23 @@ def known_ids() -> list[str]:
         for name, spec in plain.items()
         if f"{name}-raw" in ENV_REGISTRY or not spec.default_wrappers
     ]
+
+
+def is_id(env: str) -> bool:
+    """Return whether a config may name an id; those of 1.x for its two views are one game."""
+    return env in known_ids() or bool(GAME_ENV and env in ENV_REGISTRY)
+
+
+def id_here(env: str) -> str | None:
+    """Return the installed TextArena's id of a game that `env` names in another version's form.
+
+    Under 0.7, id_here("TicTacToe-v1-mdp") is "TicTacToe-v0". The family's main id replaces a
+    variant that is not installed; None if the family is not installed.
+    """
+    if (named := _ID.fullmatch(env)) is None:
+        return None
+    family, variant = f"{named[1]}-v{int(bool(GAME_ENV))}", named[2]
+    return next((id for id in (f"{family}{variant}", family) if id in known_ids()), None)
 
 
 def raw_id(env: str) -> str:
@@ -77,9 +101,12 @@ class TextArenaEnvironment(Environment):
 
     def __init__(self, config: GameConfig, info: GameInfo) -> None:
         self._config, self.info = config, info
-        self._env = make_raw(config)
+        self._env: Any = self._make()
         self._views: list[_SeatView] = []  # by the env's number of the seat
         self._last: deque[str] = deque()  # accepted actions that a seat may not have seen yet
+
+    def _make(self) -> Any:
+        return make_raw(self._config)
 
     @property
     def raw(self) -> Any:

@@ -13,7 +13,11 @@ from pathlib import Path
 import nltk
 from nltk.corpus import words
 from nltk.tag.perceptron import PerceptronTagger
-from textarena.envs.utils.word_lists import EnglishDictionary
+
+try:
+    from textarena.envs.utils.word_lists import EnglishDictionary
+except ImportError:  # TextArena 1.x, which has its own word lists
+    EnglishDictionary = None
 
 _BASIC = 3000  # most frequent words that count as basic
 _LEXICON, _COUNTS = "en/en-lexicon.txt", "en/en-spelling.txt"
@@ -40,6 +44,8 @@ def supply_words() -> None:
 
     Also makes TextArena read its dictionaries once per process, which takes half a second.
     """
+    if EnglishDictionary is None:
+        return
     EnglishDictionary._load_dic = _read_once(EnglishDictionary._load_dic)
     found = importlib.util.find_spec("textblob")
     if found is None or found.origin is None:

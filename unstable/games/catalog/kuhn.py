@@ -1,9 +1,9 @@
 """Kuhn poker with correct payoffs (Kuhn 1950, Contributions to the Theory of Games 1), and expert.
 
-TextArena's game moves no chips when a player bets or calls, and deals once more after the end. This
-one pays chips. The expert plays the equilibrium with alpha = 1/3, where a king always bets, of the
-family with alpha from 0 to 1/3. A match pays the sum of its rounds, so the expert's strategy is an
-equilibrium of the match, too.
+TextArena 0.7's game moves no chips when a player bets or calls, and deals once more after the end;
+1.x's is paid by who has more chips at the end. This one pays chips. The expert plays the
+equilibrium with alpha = 1/3, where a king always bets, of the family with alpha from 0 to 1/3. A
+match pays the sum of its rounds, so the expert's strategy is an equilibrium of the match, too.
 """
 
 import re
@@ -13,6 +13,7 @@ from typing import Any
 from textarena.envs.KuhnPoker.env import KuhnPokerEnv
 
 from unstable.games import questions
+from unstable.games.catalog.bare import GAME_ENV
 from unstable.games.info import Compact, Expert, GameInfo, Payoffs, Question, SmallTree
 
 _ALPHA = 1 / 3  # probability that the opener bluffs with a jack
@@ -61,14 +62,17 @@ class KuhnPoker(KuhnPokerEnv):
         super().reset(num_players, seed)
 
     def _prompt(self, player_id: int, game_state: dict[str, Any]) -> str:
-        text = super()._prompt(player_id, game_state)
-        return text.replace(
-            "The player with the most chips after all rounds wins",
-            "Chips are added up over all rounds: win as many as you can",
-        )
+        return _adding_up(super()._prompt(player_id, game_state))
+
+    def prompt(self, player_id: int) -> str:
+        """Return the rules; TextArena 1.x calls it instead of `_prompt`."""
+        return _adding_up(super().prompt(player_id))
 
     def step(self, action: str) -> tuple[bool, dict]:
-        """Move the chip of a bet or call, then make TextArena's step."""
+        """Move the chip of a bet or call, then make TextArena's step; 1.x moves it by itself."""
+        if GAME_ENV:
+            super().step(action)
+            return self.state.done, {}
         state = self.state.game_state
         move = _ACTION.search(action)
         if move and move[1].lower() in {"bet", "call"} & state["current_legal_action_tree"].keys():
@@ -76,19 +80,26 @@ class KuhnPoker(KuhnPokerEnv):
             state["pot"] += 1
         return super().step(action)
 
-    def _init_round(self) -> None:
+    def _init_round(self) -> Any:
         state = self.state.game_state
-        if state["current_round"] < self.max_rounds:
-            super()._init_round()
-            return
+        if GAME_ENV or state["current_round"] < self.max_rounds:
+            return super()._init_round()
         chips = state["player_chips"]
         if chips[0] == chips[1]:
             self.state.set_draw(reason=f"Both have as many chips after {self.max_rounds} rounds.")
-            return
+            return None
         winner = 0 if chips[0] > chips[1] else 1
         self.state.set_winner(
             player_id=winner, reason=f"Player {winner} won {chips[winner]} chips."
         )
+        return None
+
+
+def _adding_up(rules: str) -> str:
+    return rules.replace(
+        "The player with the most chips after all rounds wins",
+        "Chips are added up over all rounds: win as many as you can",
+    )
 
 
 def moves(env: Any) -> dict[str, float]:
@@ -194,6 +205,7 @@ TEXTARENA = GameInfo(
     env="KuhnPokerEnv",
     name="KuhnPoker",
     legal_moves=legal_moves,
+    small_tree=ONE_ROUND if GAME_ENV else None,
     compact=Compact(brief("whoever has more chips after all rounds wins"), position),
     state=whole_state,
 )

@@ -20,9 +20,11 @@ from textarena import ObservationType
 
 from unstable.games import questions
 from unstable.games.catalog.kuhn import ONE_ROUND, chips
+from unstable.games.catalog.two_seats import TwoSeatState
 from unstable.games.chance import draw
 from unstable.games.info import Compact, Expert, GameInfo, Payoffs, Question
 
+_State: Any = getattr(textarena, "TwoPlayerState", TwoSeatState)  # 1.x has no `TwoPlayerState`
 _ANTE = 1
 _BETS = (2, 4)  # chips of a bet or raise, before the public card and after it
 _MOST_BETS = 2  # bets and raises in a betting round
@@ -45,7 +47,7 @@ class Leduc(textarena.Env):
 
     def reset(self, num_players: int, seed: int | None = None) -> None:
         """Start the first hand."""
-        self.state = textarena.TwoPlayerState(num_players=num_players, seed=seed)
+        self.state = _State(num_players=num_players, seed=seed)
         start = {"player_chips": {0: 0, 1: 0}, "current_round": 0, "starting_player": 1}
         self.state.reset(game_state=start, player_prompt_function=self._prompt)
         self._begin_hand()

@@ -13,6 +13,7 @@ from unstable.games.catalog import (
     tic_tac_toe,
     without_expert,
 )
+from unstable.games.catalog.bare import GAME_ENV, bare
 from unstable.games.info import GameInfo
 
 _THEIRS = "textarena"
@@ -49,7 +50,8 @@ def info_of(env: type) -> GameInfo:
 
     A class of another module does not match, even if its name does.
     """
-    return next((_BY_ENV[key] for key in map(_place, env.__mro__) if key in _BY_ENV), _NOTHING)
+    found = next((_BY_ENV[key] for key in map(_place, env.__mro__) if key in _BY_ENV), _NOTHING)
+    return bare(found) if issubclass(env, GAME_ENV) else found
 
 
 def _place(cls: type) -> tuple[str, str]:

@@ -1,11 +1,13 @@
 """Vetted games, and known defects of TextArena's games."""
 
+from itertools import compress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from unstable.config import GameConfig, read_text, read_yaml
+from unstable.games.catalog.bare import GAME_ENV, SAME_RULES
 from unstable.games.services import game_info, prompt_style, rule_bot, with_teams
-from unstable.games.textarena import env_class
+from unstable.games.textarena import env_class, id_here
 
 COLUMNS = ("game", "seats", "sees", "pays", "longest", "expert", "compact", "solver", "defects")
 """Columns of `Vetted.cells`, in order."""
@@ -44,7 +46,22 @@ def _read(name: str) -> Any:
     return read_yaml(read_text(path, name), name)
 
 
-PACK = tuple(Vetted(GameConfig(**row.pop("game")), **row) for row in _read("vetted.yaml"))
+def _vetted() -> tuple[Vetted, ...]:
+    """Return the games; under TextArena 1.x those whose rules it did not change, by its ids."""
+    rows = [Vetted(GameConfig(**row.pop("game")), **row) for row in _read("vetted.yaml")]
+    if not GAME_ENV:
+        return tuple(rows)
+    ids = [row.config.env if ":" in row.config.env else id_here(row.config.env) for row in rows]
+    moved = [
+        row._replace(config=row.config.model_copy(update={"env": env}), defects="not yet reviewed")
+        for row, env in zip(rows, ids, strict=True)
+        if env is not None
+    ]
+    same = (":" in row.config.env or game_info(row.config).env in SAME_RULES for row in moved)
+    return tuple(compress(moved, same))
+
+
+PACK = _vetted()
 DEFECTS: dict[str, str] = _read("defects.yaml")
 """Defects by class name of the env: the rest of a sentence that begins with the game's name."""
 
@@ -52,7 +69,9 @@ DEFECTS: dict[str, str] = _read("defects.yaml")
 def known_defect(config: GameConfig) -> str | None:
     """Return the known defect of a config's game, or None.
 
-    Excludes envs that extend one of TextArena's classes: they may have fixed the defect.
+    Excludes envs that extend one of TextArena's classes, and TextArena 1.x: they may have fixed the
+    defect.
     """
     cls = env_class(config)
-    return DEFECTS.get(cls.__name__) if cls.__module__.startswith("textarena.") else None
+    is_theirs = cls.__module__.startswith("textarena.") and not issubclass(cls, GAME_ENV)
+    return DEFECTS.get(cls.__name__) if is_theirs else None
