@@ -194,7 +194,7 @@ class _Client:
         )
 
 
-class _Started(NamedTuple):
+class _GameInPlay(NamedTuple):
     """A client's game: its task, the client's player, and the client's name of it."""
 
     spec: GameSpec
@@ -209,7 +209,7 @@ class ClientSession:
 
     def __init__(self, games: ClientGames) -> None:
         self._games = games
-        self._game: _Started | None = None  # the last one
+        self._game: _GameInPlay | None = None  # the last one
         self._steps = 0
         self._is_open = False  # the game waits for the client
 
@@ -218,7 +218,7 @@ class ClientSession:
         spec, game, own = self._games.deal(asked)
         client = _Client(spec, own)
         playing = asyncio.create_task(self._games.play(spec, game, own, client))
-        self._game, self._steps = _Started(spec, own, client, playing, asked.episode_id), 0
+        self._game, self._steps = _GameInPlay(spec, own, client, playing, asked.episode_id), 0
         self._is_open = True
         return await self._next(self._game)
 
@@ -243,7 +243,7 @@ class ClientSession:
         if self._game is not None:
             await ended(self._game.playing)
 
-    async def _next(self, game: _Started) -> ClientTurn:
+    async def _next(self, game: _GameInPlay) -> ClientTurn:
         """Return the client's next turn, or the end of the game.
 
         Raises `SessionError` if the game fails. Cancelling it leaves the game in play.
