@@ -113,7 +113,7 @@ def test_answer_is_read_by_the_harness(name: str, answer: str, move: str) -> Non
     ("no idea", "no move was found in the answer", "could not be parsed"),
     ("Final Answer: 9", "9 is no legal move", "concluded with:\nFinal Answer: 9"),
 )
-def test_refused_answer_is_asked_again_and_then_forfeits(answer: str, why: str, says: str) -> None:
+def test_second_refused_answer_forfeits(answer: str, why: str, says: str) -> None:
     game = Game(config_of("connect_four", invalid_moves={"allowed": 1}), 0)
     first, legal = game.observe().board, game.legal_moves()
     assert game.step(answer).invalid and not game.done

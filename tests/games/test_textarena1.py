@@ -339,7 +339,7 @@ def test_leduc_is_played_and_solved() -> None:
 
 
 @on_1
-def test_judge_without_answer_is_asked_again_and_is_no_move() -> None:
+def test_silent_judge_gets_a_second_request_and_is_no_move() -> None:
     game = Game(GameConfig(env=f"{GAMES}:BusyJudge"), 0)
     assert game.step("hello") == (False, False) and game.turns == 1
     seen = game.observe()

@@ -63,7 +63,7 @@ class PrintsOnce(Judged):
 
 
 class Raising(Judged):
-    """A game that raises at every action, also at those that its board lists."""
+    """A game that raises at every action, also at listed ones."""
 
     def render(self, player_id: int) -> str:
         return "Available moves: 'yes', 'no'"

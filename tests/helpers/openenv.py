@@ -74,7 +74,7 @@ class Client:
         self.socket = socket
 
     async def ask(self, message: Any) -> dict[str, Any]:
-        """Send a message, text as it is, and return the answer."""
+        """Send a message, a text unchanged, and return the answer."""
         await self.socket.send(message if isinstance(message, str) else json.dumps(message))
         answer: dict[str, Any] = json.loads(await asyncio.wait_for(self.socket.recv(), 30))
         return answer

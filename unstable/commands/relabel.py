@@ -32,7 +32,7 @@ def with_other_words(
 ) -> tuple[RunConfig, list[Wordings]]:
     """Return the config of the `games` alone, each also under `number` seeds, and their names.
 
-    Empty `games` are all. Seeds count from 1, without those that the run plays. Raises
+    Empty `games` are all. Seeds count from 1, without the run's own seeds. Raises
     `ConfigError` for a game that has no other words.
     """
     found: dict[str, list[GameConfig]] = {}  # entries that differ in their words alone

@@ -103,7 +103,7 @@ class Bidding(NamedTuple):
     def brief(self) -> str:
         """Return the rules and the format of a position."""
         order = "in random order" if self.shuffled else "in this order"
-        shown = "and both are shown" if self.revealed else "and you are told only who wins"
+        shown = "and both are shown" if self.revealed else "and you only learn who wins"
         other = "the other's card" if self.revealed else "+ (won), - (lost) or = (equal)"
         tie = "the points are added to the next prize" if self.kept else "nobody wins it"
         return (

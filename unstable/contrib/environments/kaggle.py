@@ -267,7 +267,7 @@ def _parameters(name: str, place: str) -> dict[str, Any]:
 
 
 def _loaded(arena: Any, name: str, given: dict[str, Any], place: str) -> Any:
-    """Load OpenSpiel's game with Kaggle's parameters, except those that the name gives."""
+    """Load OpenSpiel's game with Kaggle's parameters, except the parameters in the name."""
     short = name.partition("(")[0]
     if short.startswith("python_"):
         importlib.import_module("open_spiel.python.games")

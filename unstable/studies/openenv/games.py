@@ -176,7 +176,7 @@ class _Client:
         self.answers: asyncio.Queue[str] = asyncio.Queue()
 
     async def act(self, observation: Observation, game: Position, seed: int) -> Answer:
-        """Return the client's answer, read as that of an endpoint's model."""
+        """Return the client's answer, read like the reply of an endpoint's model."""
         style = prompt_style(game.config)
         shown_text = style.render(observation)
         chat = [{"role": each["role"], "content": each["content"]} for each in observation.chat]

@@ -87,7 +87,7 @@ class ClientView(_Strict):
 
 
 class ClientTurn(NamedTuple):
-    """What a client gets after `reset` or `step`; the reward is None before the game's end."""
+    """Answer to `reset` or `step`; the reward is None before the game's end."""
 
     observation: ClientView
     reward: float | None = None
