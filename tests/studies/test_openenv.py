@@ -4,21 +4,25 @@ import asyncio
 import json
 import random
 import signal
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 import websockets
 
-from tests.helpers.cli import background, ended, in_process
+from tests.helpers.cli import background, ended, in_process, ran
+from tests.helpers.measures import PACKAGE, ROOT
 from tests.helpers.mistakes import refused
-from tests.helpers.openenv import Client, client, serving
+from tests.helpers.openenv import Client, client, served_beside, serving
 from tests.helpers.serving import make_run, served_config, url_of
 from unstable.collectors.players.programs import RandomPlayer
-from unstable.config import RunConfig, dump, load
+from unstable.commands.session import gone_after
+from unstable.config import RunConfig, RunFailedError, dump, load
 from unstable.engines.base import EngineDiedError
 from unstable.records.folder import RunFolder
 from unstable.records.reading import Skipped
@@ -169,6 +173,43 @@ async def test_game_that_a_client_leaves_does_not_count(tmp_path: Path) -> None:
         assert counts(games.lines()) == expected
     assert [each.spec.game_id for each in recorded(tmp_path)] == [20]
     assert rebuilt(tmp_path, games.config) == expected
+
+
+def test_folder_without_games_is_deleted(tmp_path: Path) -> None:
+    played, empty = tmp_path / "played", tmp_path / "empty"
+    played.mkdir()
+    empty.mkdir()
+    with gone_after(empty, lambda: True), gone_after(played, lambda: False):
+        assert played.is_dir() and empty.is_dir()
+    with pytest.raises(RunFailedError), gone_after(played, lambda: True):
+        raise RunFailedError("the engine died")
+    assert [each.name for each in tmp_path.iterdir()] == ["played"]
+
+
+def test_official_client_plays(tmp_path: Path) -> None:
+    openenv = pytest.importorskip("openenv", reason="openenv is not installed")
+    with (
+        served_beside(tmp_path) as (url, _),
+        openenv.GenericEnvClient(base_url=url).sync() as env,
+    ):
+        seen = env.reset(seed=3, player="official")
+        while not seen.done:
+            seen = env.step({"message": seen.observation["legal_moves"][0]})
+        assert env.state()["game_id"] == 3
+        with pytest.raises(RuntimeError, match="no game in play; send reset first"):
+            env.step({"message": "[bet]"})
+    (game,) = recorded(tmp_path)
+    assert seen.reward == game.outcomes[seen.observation["seat"]]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not find_spec("trl"), reason="trl is not installed")
+def test_trl_trains_against_served_players(tmp_path: Path) -> None:
+    with served_beside(tmp_path, in_flight=128) as (url, games):
+        example, model = ROOT / "examples/trl_openenv.py", PACKAGE / "models/tiny_cards"
+        done = ran([sys.executable, example, url, model, "1"], tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert counts(games.lines())["grpo-0"] == 128
 
 
 async def never(*_: object) -> None:

@@ -239,7 +239,7 @@ def serve(
     from unstable.commands.serve import ServeOptions, serve
 
     options = ServeOptions(host, port, token_env, top_logprobs, threads)
-    if openenv and (top_logprobs != 5 or threads != 1):
+    if openenv and options != ServeOptions(host, port, token_env):
         raise ConfigError("--top_logprobs, --threads: no options of --openenv; leave them out")
     if not openenv:
         serve(where, versions or [version], config, options, context.obj.fields)

@@ -40,9 +40,14 @@ def version_of(text: str) -> Number:
     return int(text)
 
 
+def names_of(text: str) -> list[str]:
+    """Parse a list of names, separated by commas."""
+    return [part.strip() for part in text.strip("[]").split(",")]
+
+
 def versions_of(text: str) -> list[Number]:
     """Parse a list of versions, separated by commas."""
-    return [version_of(part.strip()) for part in text.strip("[]").split(",")]
+    return [*map(version_of, names_of(text))]
 
 
 def range_of(text: str) -> tuple[int, int]:
@@ -61,11 +66,6 @@ def _players() -> list[str]:
 
 def _configs() -> list[str]:
     return [path.stem for path in CONFIGS.glob("*.yaml")]
-
-
-def names_of(text: str) -> list[str]:
-    """Parse a list of names, separated by commas."""
-    return [part.strip() for part in text.strip("[]").split(",")]
 
 
 _AT = "RUN_DIR[@VERSION]"

@@ -125,8 +125,8 @@ def starting() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def gone_after(folder: Path) -> Iterator[None]:
-    """Delete a folder at the end, unless its log says what failed."""
+def gone_after(folder: Path, when: Callable[[], bool] = lambda: True) -> Iterator[None]:
+    """Delete a folder at the end, if `when` returns True, unless its log says what failed."""
     failed = False
     try:
         yield
@@ -134,7 +134,7 @@ def gone_after(folder: Path) -> Iterator[None]:
         failed = True
         raise
     finally:
-        if not failed:
+        if not failed and when():
             shutil.rmtree(folder, ignore_errors=True)
 
 

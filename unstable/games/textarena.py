@@ -152,6 +152,10 @@ class TextArenaEnvironment(Environment):
         over, _ = self._env.step(action)
         refused = getattr(state, "error_count", 0) > errors
         refused |= state.game_info[number]["invalid_move"]
+        return self._taken(number, action, over=over, refused=refused)
+
+    def _taken(self, number: int, action: str, *, over: bool, refused: bool) -> EnvStep:
+        """Show what the env says of a seat's action, and return its result."""
         self._share_messages(number, refused)
         if not refused:
             self._last.append(action.strip())

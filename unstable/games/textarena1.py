@@ -69,12 +69,7 @@ class BareTextArenaEnvironment(TextArenaEnvironment):
                 raise ServiceDownError(str(error)) from error
             raise
         refused, over = self._env.state.error_count > errors, self._env.state.done
-        self._share_messages(number, refused)
-        if not refused:
-            self._last.append(action.strip())
-        if not (over or refused):
-            return EnvStep(over=False, refused=False)
-        return EnvStep(over, refused, self._views[number].refusal or self._last_word())
+        return self._taken(number, action, over=over, refused=refused)
 
     def _check(self, seats: int) -> None:
         """Raise `AssertionError` for an unsupported number of seats."""

@@ -125,6 +125,11 @@ class PromptStyle:
         user = {"role": "user", "content": text}
         return [{"role": "system", "content": self.system}, user] if self.system else [user]
 
+    def chat(self, observation: Observation) -> list[dict[str, str]]:
+        """Return the chat of an observation for an endpoint: its own, or the style's."""
+        own = [{"role": each["role"], "content": each["content"]} for each in observation.chat]
+        return own or self.messages(self.render(observation))
+
     def split(self, text: str) -> tuple[str, str]:
         """Split an answer into its private thought and the rest, which contains the action."""
         return split_thought(self.tags.open + text if self.opened else text, self.tags)

@@ -97,13 +97,11 @@ class OpenAIPlayer(OpponentPlayer):
 
     async def act(self, observation: Observation, game: Position, seed: int) -> Answer:
         """Return the remote model's answer; `ValueError` for a reply without an answer."""
-        asked = self._style.render(observation)
-        chat = [{"role": each["role"], "content": each["content"]} for each in observation.chat]
-        reply = await self._ask(chat or self._style.messages(asked), seed)
+        reply = await self._ask(self._style.chat(observation), seed)
         text, cut = shorten(hide_secrets(reply))  # a reply may contain the key
         action = self._style.read_free_action(text)
         return Answer(
-            observation=asked,
+            observation=self._style.render(observation),
             text=text,
             action=action.text,
             formatted=action.formatted,

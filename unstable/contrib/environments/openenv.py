@@ -14,7 +14,7 @@ import re
 import time
 from collections.abc import Mapping
 from http.client import HTTPException
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 from urllib.request import ProxyHandler, Request, build_opener
 
 from websockets.exceptions import ConnectionClosed, WebSocketException
@@ -51,6 +51,7 @@ class OpenEnvEnvironment(Environment):
     address: str
     schema: Mapping[str, Any]
     """Properties of the action, and which of them are required."""
+    _socket: ClientConnection | None = None
 
     def __init__(
         self,
@@ -62,7 +63,6 @@ class OpenEnvEnvironment(Environment):
         self._field = self._field_of(action, fixed or {})
         self._fixed, self._asked = dict(fixed or {}), dict(reset or {})
         self._timeout = timeout
-        self._socket: ClientConnection | None = None
         self._closing = contextlib.ExitStack()
         self._seen: dict[str, Any] = {}
         self._total = 0.0
@@ -159,10 +159,6 @@ class OpenEnvEnvironment(Environment):
         """Raise `ValueError`: a server's game cannot be copied."""
         raise ValueError(f"{self.info.name}: the server's game cannot be copied")
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
-        self.copied()
-        raise AssertionError
-
     def __del__(self) -> None:
         self._close()
 
@@ -210,7 +206,7 @@ class OpenEnvEnvironment(Environment):
         return bool(answer.get("done"))
 
     def _close(self) -> None:
-        socket, self._socket = getattr(self, "_socket", None), None
+        socket, self._socket = self._socket, None
         if socket is not None:
             with contextlib.suppress(WebSocketException, OSError):
                 socket.send(json.dumps({"type": "close"}))

@@ -22,7 +22,7 @@ from unstable.config.opponents import RESERVED_NAMES
 from unstable.engines.base import EngineDiedError
 from unstable.games.services import lists_legal_moves, prompt_style
 from unstable.league.ratings import Registry
-from unstable.prompts import shorten
+from unstable.prompts import PromptStyle, shorten
 from unstable.records.files import LineFile
 from unstable.records.folder import RunFolder
 from unstable.records.games import game_body, game_line
@@ -64,6 +64,7 @@ class ClientGames:
         }
         self.died: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Result: why the engine died."""
+        self._styles = {game.key: prompt_style(game) for game in config.games}
         self._folder = folder
         folder.games("eval", 0).parent.mkdir(exist_ok=True)
         programs = [player for player, each in opponents.items() if each and each.is_program]
@@ -72,14 +73,13 @@ class ClientGames:
         self._plays: Counter[int] = Counter()  # recorded plays of a seed
         self._files: dict[int, LineFile] = {}  # by version, the last one used last
 
-    @property
-    def recorded(self) -> int:
-        """Number of recorded games."""
-        return self._plays.total()
-
     def open(self) -> "ClientSession":
         """Return a new client's session."""
         return ClientSession(self)
+
+    def client(self, spec: GameSpec, own: int) -> "_Client":
+        """Return the player of a client's seat in a game."""
+        return _Client(spec, own, self._styles[spec.env])
 
     def close(self) -> None:
         """Close the files of games."""
@@ -169,7 +169,8 @@ def _named(field: str, known: Mapping[str, Any], asked: str | None, default: str
 class _Client:
     """The player of a client's seat: `turns` are its views of the game, `answers` its messages."""
 
-    def __init__(self, spec: GameSpec, own: int) -> None:
+    def __init__(self, spec: GameSpec, own: int, style: PromptStyle) -> None:
+        self._style = style
         others = [seat.player.name for place, seat in enumerate(spec.seats) if place != own]
         self.view = partial(ClientView, game=spec.env, seat=own, opponent=(others or [""])[0])
         self.turns: asyncio.Queue[ClientView] = asyncio.Queue()
@@ -177,16 +178,13 @@ class _Client:
 
     async def act(self, observation: Observation, game: Position, seed: int) -> Answer:
         """Return the client's answer, read like the reply of an endpoint's model."""
-        style = prompt_style(game.config)
-        shown_text = style.render(observation)
-        chat = [{"role": each["role"], "content": each["content"]} for each in observation.chat]
         legal = game.legal_moves() if lists_legal_moves(game.config) else None
-        messages = chat or style.messages(shown_text)
+        messages = self._style.chat(observation)
         self.turns.put_nowait(self.view(messages=messages, legal_moves=legal))
         text, cut = shorten(await self.answers.get())
-        action = style.read_free_action(text)
+        action = self._style.read_free_action(text)
         return Answer(
-            observation=shown_text,
+            observation=self._style.render(observation),
             text=text,
             action=action.text,
             formatted=action.formatted,
@@ -211,20 +209,18 @@ class ClientSession:
         self._games = games
         self._game: _GameInPlay | None = None  # the last one
         self._steps = 0
-        self._is_open = False  # the game waits for the client
 
     async def reset(self, asked: ResetRequest) -> ClientTurn:
         await self.close()
         spec, game, own = self._games.deal(asked)
-        client = _Client(spec, own)
+        client = self._games.client(spec, own)
         playing = asyncio.create_task(self._games.play(spec, game, own, client))
         self._game, self._steps = _GameInPlay(spec, own, client, playing, asked.episode_id), 0
-        self._is_open = True
         return await self._next(self._game)
 
     async def step(self, message: str) -> ClientTurn:
         game = self._game
-        if game is None or not self._is_open:
+        if game is None or game.playing.done():
             raise SessionError("EXECUTION_ERROR", "no game in play; send reset first")
         self._steps += 1
         game.client.answers.put_nowait(message)
@@ -239,7 +235,6 @@ class ClientSession:
         )
 
     async def close(self) -> None:
-        self._is_open = False
         if self._game is not None:
             await ended(self._game.playing)
 
@@ -255,7 +250,6 @@ class ClientSession:
                 return ClientTurn(turn.result())
         finally:
             turn.cancel()
-        self._is_open = False
         if error := game.playing.exception():
             log.error("a client's game failed", exc_info=error)
             raise SessionError("EXECUTION_ERROR", one_line(f"the game failed: {error}"))

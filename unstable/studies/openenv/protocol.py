@@ -29,7 +29,6 @@ Code = Literal[
     "VALIDATION_ERROR",
     "EXECUTION_ERROR",
     "CAPACITY_REACHED",
-    "SESSION_ERROR",
 ]
 T = TypeVar("T", bound=BaseModel)
 _GONE = "websocket.disconnect"

@@ -1,7 +1,5 @@
 """`unstable serve --openenv`: a server of games against versions of a run and other players."""
 
-import logging
-import shutil
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,7 +16,14 @@ from unstable.commands.play.casting import (
 )
 from unstable.commands.prepare import Resolved, prepare, show_plan
 from unstable.commands.serve import ServeOptions, client_token
-from unstable.commands.session import at_work, have_weights, make_folder, run_to_end, starting
+from unstable.commands.session import (
+    at_work,
+    gone_after,
+    have_weights,
+    make_folder,
+    run_to_end,
+    starting,
+)
 from unstable.config import (
     ConfigError,
     FixedOpponent,
@@ -37,10 +42,6 @@ from unstable.types import PlayerId
 
 if TYPE_CHECKING:
     from unstable.serving.server import Server
-
-log = logging.getLogger(__name__)
-LEFT = "the client has left"
-_MOST = 256  # sessions without a model
 
 
 def serve_games(
@@ -76,7 +77,10 @@ def serve_games(
         show_plan(resolved)
     name = "openenv" if folder is None else f"openenv-{folder.root.resolve().name}"
     own = make_folder(chosen, called=name)
-    with at_work(own, "openenv", light=resolved is None):
+    with (
+        gone_after(own.root, lambda: not list(own.game_files())),
+        at_work(own, "openenv", light=resolved is None),
+    ):
         write_environment(own, command)
         if resolved is not None:
             have_weights(chosen.model)
@@ -143,8 +147,5 @@ async def _serve(
         finally:
             await server.close()
             games.close()
-            print(*games.lines(), sep="\n", end="\n" * bool(games.recorded))
-            if games.recorded:
-                print(f"games: {folder.root}", flush=True)
-            else:
-                shutil.rmtree(folder.root, ignore_errors=True)
+            if lines := games.lines():
+                print(*lines, f"games: {folder.root}", sep="\n", flush=True)
