@@ -410,6 +410,7 @@ def test_options_work_in_any_order(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         f"random expert {own} {fields}",
         f"random --deals 4 expert --game Nim-v0 TicTacToe-v0 {fields}",
         f"--deals 4 random expert {fields} --game Nim-v0 TicTacToe-v0",
+        f"random expert --game=Nim-v0 TicTacToe-v0 --deals=4 {fields}",
     ):
         assert run(["tournament", *line.split()]) == 0
         players, options, found, typed = given.pop()

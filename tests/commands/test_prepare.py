@@ -10,7 +10,9 @@ from tests.helpers.machines import LARGE, SMALL, machine
 from tests.helpers.models import random_adapter
 from unstable.commands import evaluate, prepare
 from unstable.commands.session import make_folder
+from unstable.commands.sft import fine_tuned
 from unstable.config import ConfigError, RunConfig, load, parse
+from unstable.datasets.examples import FineTuning
 from unstable.engines.kinds import NEEDS
 from unstable.models.adapters import write_adapter
 from unstable.models.base import load_model
@@ -147,3 +149,23 @@ def test_evaluation_omits_training_opponents(opponents: list[str]) -> None:
     read = RunConfig.model_validate(config.model_dump())
     assert [each.key for each in read.opponents.fixed] == [n for n in opponents if n == "random"]
     assert (read.eval.opponents, read.eval.every) == (opponents, 1)
+
+
+def test_configs_that_commands_derive_resolve_and_keep_the_expert() -> None:
+    """The settings of a run's training need not be valid for teaching, solving or replaying."""
+    config = parse(
+        {
+            "opponents": {"draw": {"fixed": 0.5}, "fixed": [{"kind": "rules", "name": "mine"}]},
+            "sampling": {"moves": "expert", "expert": "mine"},
+            "learner": {"algorithm": {"name": "grpo"}},
+            "buffer": {"rewards": [{"term": "outcome"}, {"term": "expert"}]},
+            "groups": {"size": 32, "drop_tied": True},
+            "guard": {"action": ["opponents"]},
+        }
+    )
+    alone = prepare.alone(config)
+    assert [each.key for each in alone.opponents.fixed] == ["mine"]
+    assert evaluate._evaluated(config).fixed_opponents["mine"] == config.fixed_opponents["mine"]
+    prepare.prepare(alone.updated({"learner.batch_size": 16, "opponents.fixed": []}))
+    task = FineTuning(train=[], held_out=[], epochs=1, patience=1, batch_size=8, seed=0)
+    RunConfig.model_validate(fine_tuned(config, task).model_dump())  # as --resume reads it

@@ -55,6 +55,8 @@ def train(
         from unstable.commands.resume import fork as begin
 
         begin(*fork, fields, with_state=fork_state != "false", command=typed)
+    elif fork_state is not None:
+        raise ConfigError("--fork_state: applies only to --fork; leave it out")
     else:
         run_config = loaded_run(RunConfig, config, fields)
         from unstable.commands.train import train

@@ -56,7 +56,8 @@ def parse_options(arguments: Sequence[str], short_forms: dict[str, str]) -> dict
         if not option.startswith("--"):
             raise ConfigError(f"{option!r}: value without an option; write --FIELD VALUE")
         option, equals, first = option.partition("=")
-        name = short_forms.get(option, option.removeprefix("--")).replace("-", "_")
+        name = short_forms.get(option, option.removeprefix("--"))
+        name = name if name.startswith("judges.") else name.replace("-", "_")  # a judge's own name
         if name in found:
             raise ConfigError(f"{option} is given twice; give it once, with all its values")
         values = [_scalar(text) for text in ([first] if equals else []) + texts]
@@ -130,6 +131,7 @@ class ConfigCommand(TyperCommand):
             elif (param := options.get(option)) is None:
                 others += [first, *values]
             elif getattr(param, "multiple", False) and values:
+                values = [value, *values] if equals else values
                 own += [word for each in values for word in (option, each)]
             else:
                 own += [option + equals + value, *values]

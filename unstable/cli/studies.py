@@ -61,6 +61,7 @@ def _study(
     elif given["file"] is None or given["retry"]:
         raise ConfigError(f"give the FILE of a {name}, or --resume FOLDER, optionally --retry")
     elif given["table"] or given["json"]:
+        refuse_others(context, "--table and --json only show results", "file", "table", "json")
         show(given["file"], as_json=given["json"])
     else:
         begin(given["file"], given["out"], plan_only=given["plan"])

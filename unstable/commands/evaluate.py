@@ -148,7 +148,7 @@ def _past(folder: RunFolder, version: int, config: RunConfig) -> list[PlayerId]:
 
 def _evaluated(config: RunConfig) -> RunConfig:
     """Return the config with only the opponents of the evaluation."""
-    named = [o for o in config.opponents.fixed if o.key in config.eval.opponents]
+    named = config.opponents_among(config.eval.opponents)
     untrained = {"opponents.draw.fixed": 0.0, "opponents.draw.self": 1.0, "guard.action": []}
     return config.updated({**untrained, "opponents.fixed": named, "eval.every": 1})
 

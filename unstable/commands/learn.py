@@ -25,15 +25,19 @@ from unstable.records.shapes import Offline
 from unstable.rewards.terms import Rewards
 from unstable.types import RecordedGame, Trajectory
 
+_UNPLAYED: Mapping[str, Any] = {
+    **{"groups.size": "auto", "groups.drop_tied": False, "buffer.capacity": "auto"},
+    **{"openings.share": 0.0, "actors.policy_refresh": "game"},
+}
+"""Overrides of any config, for a run that plays no training games."""
 _BEGINS: Mapping[str, Any] = {
     **UNDECIDED,
+    **_UNPLAYED,
     **{"learner.state": None, "learner.updates_before": 0, "learner.updates_after": 0},
     **{"tracking.run_dir": None, "tracking.name": None},
-    **{"loop.max_time": None, "groups.size": "auto", "groups.drop_tied": False},
-    **{"openings.share": 0.0, "actors.policy_refresh": "game"},
-    **{"buffer.capacity": "auto", "learner.num": "auto"},
+    **{"loop.max_time": None, "learner.num": "auto"},
 }
-"""Overrides of a played run's config, for a run that begins and plays no training games."""
+"""Overrides of a played run's config, for a run that begins."""
 
 
 def learn(
@@ -56,7 +60,7 @@ def learn(
     if base is None:
         begun = load_as(LearnRun, str(folders[0].config), {**_BEGINS, **overrides})
     else:  # `base` already has the overrides
-        begun = base.updated({name: _BEGINS[name] for name in _BEGINS.keys() - overrides.keys()})
+        begun = base.updated({k: _UNPLAYED[k] for k in _UNPLAYED.keys() - overrides.keys()})
     config = _untaught(begun)
     _check(config, origin)
     with starting():
@@ -78,7 +82,7 @@ def learn(
 
 def _untaught(config: LearnRun) -> LearnRun:
     """Return the config with only the opponents of its evaluation, as training plays no games."""
-    named = [each for each in config.opponents.fixed if each.key in config.eval.opponents]
+    named = config.opponents_among(config.eval.opponents)
     actions = [action for action in config.guard.action if action != "opponents"]
     draw = {"opponents.draw.self": 1.0, "opponents.draw.past": 0.0, "opponents.draw.fixed": 0.0}
     return config.updated(

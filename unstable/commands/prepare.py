@@ -99,9 +99,10 @@ def settle(config: C) -> C:
 
 
 def alone(config: RunConfig) -> RunConfig:
-    """Return the config without opponents in training and evaluation."""
+    """Return the config without opponents in training and evaluation, but with its expert."""
     draw = {"opponents.draw.fixed": 0.0, "opponents.draw.self": 1.0}
-    return config.updated({**draw, "opponents.fixed": [], "eval.opponents": []})
+    kept = config.opponents_among([])
+    return config.updated({**draw, "opponents.fixed": kept, "eval.opponents": []})
 
 
 def show_plan(resolved: Resolved) -> None:

@@ -133,10 +133,13 @@ def _task(config: SFTRun, sides: Split) -> FineTuning:
 
 def fine_tuned(config: RunConfig, task: FineTuning) -> RunConfig:
     """Return the config of a learner with one optimizer step per update; "auto" starts fresh."""
+    unplayed = RunConfig()
     return config.updated(
         {
             "model.init": "fresh" if config.model.init == "auto" else config.model.init,
             "learner.algorithm": RFTConfig(),
+            "groups": unplayed.groups,
+            "buffer.rewards": unplayed.buffer.rewards,
             "learner.steps_per_batch": 1,
             "learner.epochs": 1,
             "loop.mode": "sync" if config.loop.mode == "auto" else config.loop.mode,

@@ -1,6 +1,6 @@
 """The config of a whole run."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Self
 
@@ -211,6 +211,11 @@ class RunConfig(Section):
     def fixed_opponents(self) -> dict[str, FixedOpponent]:
         """Fixed opponents by name: the listed ones, and the built-in ones, which need no entry."""
         return {each.key: each for each in [*BUILT_IN_OPPONENTS, *self.opponents.fixed]}
+
+    def opponents_among(self, names: Collection[str]) -> list[FixedOpponent]:
+        """Return the listed opponents of these names, and a listed one that is the expert."""
+        kept = {*names, *{self.sampling.expert} - {"expert"}}
+        return [each for each in self.opponents.fixed if each.key in kept]
 
     @property
     def opponent_adapters(self) -> dict[str, Path]:

@@ -27,27 +27,24 @@ def resolve(config: RunConfig, plan: Plan, start: str) -> RunConfig:
     device or the terminal decides stay: `games.events`, `games.parser`, `groups.size`,
     `sampling.moves`, `learner.micro_batch_size`, `tracking.dashboard`.
     """
-    data = config.model_dump()
-    if config.model.init == "auto":
-        data["model"]["init"] = start
-    data["buffer"]["capacity"] = config.buffer_capacity
-    data["model"]["dtype"] = plan.dtype
-    data["opponents"]["pool_size"] = plan.pool_size
-    data["loop"]["mode"] = plan.mode
-    data["actors"] |= {
-        "num": len(plan.actors),
-        "engine": plan.engine,
-        "games_in_flight": plan.games_in_flight,
-        "max_loras": plan.max_loras,
-        "max_cpu_loras": plan.max_cpu_loras,
-        "engines_per_gpu": plan.engines_per_gpu,
-        "gpu_memory": plan.gpu_memory,
-        "share_gpu": plan.share,
-    }
-    if config.learner.num == "auto":
-        data["learner"]["num"] = max(1, len(plan.learners))
-    data["learner"] |= {
-        "gradient_checkpointing": "on" if plan.gradient_checkpointing else "off",
-        "micro_batch_tokens": plan.micro_batch_tokens,
-    }
-    return type(config).model_validate(data)
+    ranks = config.learner.num
+    return config.updated(
+        {
+            "model.init": start if config.model.init == "auto" else config.model.init,
+            "buffer.capacity": config.buffer_capacity,
+            "model.dtype": plan.dtype,
+            "opponents.pool_size": plan.pool_size,
+            "loop.mode": plan.mode,
+            "actors.num": len(plan.actors),
+            "actors.engine": plan.engine,
+            "actors.games_in_flight": plan.games_in_flight,
+            "actors.max_loras": plan.max_loras,
+            "actors.max_cpu_loras": plan.max_cpu_loras,
+            "actors.engines_per_gpu": plan.engines_per_gpu,
+            "actors.gpu_memory": plan.gpu_memory,
+            "actors.share_gpu": plan.share,
+            "learner.num": max(1, len(plan.learners)) if ranks == "auto" else ranks,
+            "learner.gradient_checkpointing": "on" if plan.gradient_checkpointing else "off",
+            "learner.micro_batch_tokens": plan.micro_batch_tokens,
+        }
+    )

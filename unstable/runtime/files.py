@@ -78,19 +78,19 @@ def _paths(config: RunConfig) -> dict[str, Path]:
 
 def _with_paths(config: RunConfig, place: Any) -> RunConfig:
     """Return the config with replaced paths; `place(field, path)` returns the new path."""
-    data = config.model_dump()
+    opponents = [*config.opponents.fixed]
+    changes: dict[str, Any] = {"opponents.fixed": opponents}
     model = Path(config.model.name).expanduser()
     if model.is_dir():
-        data["model"]["name"] = str(model.absolute())
+        changes["model.name"] = str(model.absolute())
     for name, path in _paths(config).items():
         section, _, field = name.partition(".")
         if section == "opponents":
-            own = data["opponents"]["fixed"][int(field)]
-            # Its name may come from the path.
-            own |= {"name": config.opponents.fixed[int(field)].key, "path": place(name, path)}
+            own = opponents[int(field)]  # its name may come from the path
+            opponents[int(field)] = own.updated({"name": own.key, "path": place(name, path)})
         else:
-            data[section][field] = place(name, path)
-    return type(config).model_validate(data)
+            changes[name] = place(name, path)
+    return config.updated(changes)
 
 
 def own_modules(loaded: Mapping[str, ModuleType] = sys.modules) -> dict[str, bytes]:

@@ -90,11 +90,12 @@ def player_of(
 def for_games(
     config: RunConfig, games: Sequence[GameConfig], opponents: Iterable[FixedOpponent]
 ) -> RunConfig:
-    """Return the config with these games and opponents alone."""
+    """Return the config with these games and opponents alone, and with its expert."""
+    every = *config.opponents_among([]), *opponents
     return alone(config).updated(
         {
             "games": [*games],
-            "opponents.fixed": list({each.key: each for each in opponents}.values()),
+            "opponents.fixed": list({each.key: each for each in every}.values()),
             "opponents.draw.past": 0.0,
             "eval.exploitability.every": 0,
             "eval.exploitability.games": [],
