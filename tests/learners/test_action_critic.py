@@ -24,6 +24,7 @@ from tests.helpers.learners import (
     unlike_batch,
 )
 from tests.helpers.mistakes import refused
+from unstable.learners.algorithm import Loss, Tokens
 from unstable.learners.batch import FlatBatch, Floats, Ints
 from unstable.learners.experience import Experience
 from unstable.learners.model.packing import pack_samples
@@ -80,8 +81,7 @@ def test_transitions_of_state_follow_all_seats_and_of_view_its_own() -> None:
     values_SK: Floats = np.arange(48.0, dtype=np.float64).reshape(3, 16)
     assert whole.targets(values_SK)[:, :2].tolist() == [[32.5, 33.0], [2.0, -2.0], [16.0, 17.0]]
     assert whole.sums_to_end(np.ones((3, 1)))[:, 0].tolist() == [3.0, 1.0, 2.0]
-    assert [each.tolist() for each in whole.courses] == [[0, 2, 1], [0, 0, 0]]
-    assert [each.tolist() for each in own.courses] == [[0, 1, 2], [0, 0, 2]]
+    assert (whole.in_order, own.in_order) == ([0, 2, 1], [0, 1, 2])
 
 
 def remembered(sees: str = "state") -> tuple[Experience, Transitions, Ints]:
@@ -329,6 +329,23 @@ def test_step_over_all_moves_has_gradient_by_enumeration(model, gradients, kind)
     assert expected.abs().max() > 1e-3
 
 
+def test_later_steps_weight_a_move_by_its_probability_before_the_update(model) -> None:
+    """The importance weight cancels the ratio: the gradient is A grad log pi, as in NeuRD."""
+    learner = make_learner(model, algorithm=vrpo(kind="network"), epochs=3, learning_rate=3e-2)
+    loss, seen = learner.algorithm.loss, list[tuple[Tensor, Tensor]]()
+
+    def kept(tokens: Tokens) -> Loss:
+        found: Loss = loss(tokens)
+        seen.append((found.ratios_N.detach(), learner.algorithm.importance_weights(tokens)))
+        return found
+
+    learner.algorithm.loss = kept
+    learner.update(unlike_batch(0))
+    ratios, weights = map(torch.cat, zip(*seen, strict=True))
+    assert (ratios - 1).abs().max() > 0.1
+    assert torch.allclose((ratios * weights)[ratios > 0.5], torch.ones(()), atol=1e-5)
+
+
 def test_saved_critic_has_the_values_of_the_learners(model, tmp_path) -> None:
     batch = FlatBatch(make_batch([make_sample([1, 2], [4, 0], 1.0, moves=MOVES, state=[9])]))
     for number, (kind, sees) in enumerate((("network", "state"), *OTHER_CRITICS)):
@@ -405,6 +422,38 @@ def test_save_and_load_between_updates_change_nothing(model, tmp_path, kind) -> 
         return make_learner(model, algorithm=vrpo(kind=kind, replay=40), epochs=2)
 
     assert_resumes_to_the_bit(learner, unlike_batch, tmp_path)
+
+
+def test_fork_uses_its_own_critics_rate_and_weight_decay(model, tmp_path) -> None:
+    def learner(rate: float, decay: float) -> Any:
+        algorithm = vrpo(kind="network", learning_rate=rate)
+        return make_learner(model, algorithm=algorithm, weight_decay=decay)
+
+    first, second = learner(1e-3, 0.0), learner(1e-2, 0.1)
+    first.update(unlike_batch(0))
+    second.critic.load_state_dict(first.critic.state_dict())
+    second.optimizer.load_moments(first.optimizer.state_dict())
+    assert second.critic.state_dict()["optimizer"]["param_groups"][0]["lr"] == 1e-2
+    assert second.optimizer.adamw.param_groups[0]["weight_decay"] == 0.1
+
+
+def test_critic_of_a_rounded_base_sees_its_own_steps(model) -> None:
+    learner = make_learner(model, algorithm=vrpo(kind="adapter"))
+    weight = learner.critic.model.parameters[0]
+    before = weight._version
+    learner.update(unlike_batch(0))
+    assert weight._version >= before + learner.critic.config.steps  # copies depend on it
+
+
+def test_spread_weights_leave_moves_of_absent_games_unweighted(model) -> None:
+    learner = make_learner(model, algorithm=vrpo(kind="network"), env_weights="spread")
+    for version, env in enumerate(("one", "two")):
+        made = [
+            make_sample([w, 2], [4, 0], w / 2, game_id=w, env=env, moves=MOVES, state=[w])
+            for w in range(1, 9)
+        ]
+        update = learner.update(make_batch(made, version))
+    assert update.metrics["learn/optimizer_steps"] == 1
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -181,6 +181,15 @@ class VRPOConfig(SurrogateConfig):
     def moves_needed(self) -> MovesKept:
         return "state" if self.critic.sees == "state" else "legal"
 
+    @model_validator(mode="after")
+    def _moves_are_no_trajectory(self) -> Self:
+        if self.critic.gradient == "all" and self.ratio == "sequence":
+            raise ValueError(
+                "ratio = 'sequence': needs sampled trajectories; set learner.algorithm.ratio to "
+                "token or turn, or learner.algorithm.critic.gradient to sampled"
+            )
+        return self
+
 
 class A2CConfig(BuiltInConfig):
     """A2C: a critic's advantages with the plain policy gradient."""

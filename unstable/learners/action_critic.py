@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from unstable.config import ActionCriticConfig
 from unstable.learners.advantages import explained_variance
@@ -140,6 +141,7 @@ class ActionCritic:
             rows, targets, known = map(torch.from_numpy, (rows_B, targets_BK, known_BK))
             losses.append(self.model.backward(rows, targets.float(), known.float()))
             self._optimizer.step()
+            increment_version(self.model.parameters)  # a fused step does not; see PolicyOptimizer
         self.metrics["learn/value_loss"] = float(np.mean(losses)) / 2
 
     def state_dict(self) -> dict[str, Any]:
@@ -156,6 +158,7 @@ class ActionCritic:
         """Restore a state that `state_dict` returned."""
         self.model.load_state_dict(state["model"])
         self._optimizer.load_state_dict(state["optimizer"])
+        self._optimizer.param_groups[0]["lr"] = self.config.learning_rate  # a fork may change it
         self._updates = state["updates"]
         self._experience = Experience.unpacked(state["experience"], self.config.sees)
 

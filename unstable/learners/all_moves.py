@@ -79,7 +79,9 @@ class MovesVisited(NamedTuple):
         """Return every move as an example, weighted by its visits and its probability.
 
         With weights whose mean over tokens is 1 it is the gradient of the expectation over moves.
-        Answers that are not listed, such as illegal ones, remain as sampled.
+        Answers that are not listed, such as illegal ones, remain as sampled. Without `behavior`
+        log-probabilities, an importance weight cancels the ratio of later steps, so that a move
+        keeps its weight: a move that has become unlikely does not lose its gradient.
         """
         samples = [*self.samples, *(batch.token_samples[index] for index in unlisted)]
         shares_L = np.exp([float(each.double().sum()) for each in self.logprobs])

@@ -215,7 +215,8 @@ class Experience:
         for env, games in begun.items():
             front[self.envs_P == env] *= np.count_nonzero(envs_G == env) / max(games, _NONE)
         counts_R, pairs = counted.counts_RK.max(1, initial=0.0), len(self.pairs.found)
-        shares_R = counts_R / np.bincount(counted.pairs_R, counts_R, pairs)[counted.pairs_R]
+        sums_P = np.bincount(counted.pairs_R, counts_R, pairs)  # 0 once the decay underflows
+        shares_R = counts_R / np.maximum(sums_P, _NONE)[counted.pairs_R]
         goes_on = counted.next_R >= 0
         pairs_R, next_R, shares_R = (
             column[goes_on] for column in (counted.pairs_R, counted.next_R, shares_R)

@@ -269,6 +269,7 @@ class PolicyLearner:
                 "checkpoint has the last finite weights"
             )
         self.version += 1
+        self.optimizer.steps = self._made * self.config.steps_per_update  # max_kl may omit some
         if self.reference is not None:
             self.reference.after_update(self._made)
         if self.average is not None and self.config.ema is not None:

@@ -154,6 +154,8 @@ class PolicyOptimizer:
                 raise ValueError(f"moments of parameter {number} have a different shape")
             moments[number] = {**own, **parts}
         self.adamw.load_state_dict({**state["adamw"], "state": moments})
+        for group in self.adamw.param_groups:  # a fork may change it
+            group["weight_decay"] = self.config.weight_decay
 
 
 def clip_gradients(parameters: Sequence[nn.Parameter], limit: float) -> Tensor:

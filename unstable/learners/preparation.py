@@ -42,7 +42,7 @@ class PreparedBatch:
     advantages_S: Floats  # of the batch's turns
     advantages_N: Tensor  # of the examples
     weights_N: Tensor | None = None  # of tokens' gradients, in [0, 1]; None: all are 1
-    behavior_logprobs_N: Tensor | None = None  # None: the policy's own
+    behavior_logprobs_N: Tensor | None = None  # None: the policy's own, as each pass scores them
     old_logprobs_N: Tensor | None = None  # None: the policy's own, in a single step
     first_logprobs_N: Tensor | None = None  # before the first step; None: the old ones
     reference_logprobs_N: Tensor | None = None  # None: the config has no KL
@@ -199,7 +199,7 @@ class Preparation:
         examples = estimate.examples or algorithm.examples(flat, estimate.advantages_S)
         if self._config.env_weights == "spread":
             spread = spread_weights(flat.rewards_S, flat.roles_S)
-            weights_S = examples.weights_S * [spread[env] for env, _ in examples.roles_S]
+            weights_S = examples.weights_S * [spread.get(env, 1.0) for env, _ in examples.roles_S]
             examples = replace(examples, weights_S=weights_S)
         samples, atoms = examples.samples, minibatch_atoms(examples, algorithm)
         if samples is not flat.token_samples:

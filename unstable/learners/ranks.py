@@ -46,7 +46,7 @@ class Ranks:
         total = sum(costs)
         # By each item's midpoint: every rank is within one item of an even share.
         return [
-            self.count * (2 * end - cost) // (2 * total)
+            min(self.count - 1, self.count * (2 * end - cost) // (2 * total))
             for end, cost in zip(ends, costs, strict=True)
         ]
 

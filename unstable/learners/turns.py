@@ -90,16 +90,14 @@ class Transitions:
         return np.setdiff1d(np.arange(len(self.next_S)), self.next_S)
 
     @cached_property
-    def courses(self) -> tuple[Ints, Ints]:
-        """The turns [S] game by game in order, and where in this order each one's game starts."""
-        after, order, starts = self.next_S.tolist(), list[int](), list[int]()
+    def in_order(self) -> list[int]:
+        """The turns [S] game by game, in order."""
+        after, order = self.next_S.tolist(), list[int]()
         for index in self.firsts.tolist():
-            start = len(order)
             while index >= 0:
                 order.append(index)
-                starts.append(start)
                 index = after[index]
-        return np.array(order), np.array(starts)
+        return order
 
     def targets(self, values_SK: Floats) -> Floats:
         """Rewards [S, K] until the next turn plus that turn's values; 0 at the end of a game."""
@@ -110,7 +108,7 @@ class Transitions:
     def sums_to_end(self, errors_SK: Floats) -> Floats:
         """Sums [S, K] of the errors of a turn and all later ones of its game."""
         sums_SK = errors_SK.copy()
-        for index in reversed(self.courses[0].tolist()):
+        for index in reversed(self.in_order):
             if self.next_S[index] >= 0:
                 sums_SK[index] += sums_SK[self.next_S[index]]
         return sums_SK
