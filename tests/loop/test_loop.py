@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pytest
 import textarena
@@ -24,7 +24,15 @@ from unstable.records.folder import RunFolder
 from unstable.records.reading import read_rows
 from unstable.rewards.terms import Rewards
 from unstable.runtime.local import LocalActor, LocalLearner
-from unstable.types import GameFailure, GameResult, GameSpec, PackedBatch, PlayerId, Update
+from unstable.types import (
+    GameFailure,
+    GameResult,
+    GameSpec,
+    PackedBatch,
+    PlayerId,
+    SeatSpec,
+    Update,
+)
 
 
 def losses(folder: RunFolder) -> list[float | None]:
@@ -81,6 +89,32 @@ async def test_keep_every_keeps_every_second_version(begin: Begin) -> None:
     await retire_unused(context)
     assert folder.versions() == [0, 2, 4, 5]
     assert not (folder.checkpoint(4) / "learner.pt").exists()
+    context.tracker.close()
+
+
+async def test_versions_of_unfinished_games_stay_on_actors(begin: Begin) -> None:
+    """An actor that restarts, another one or a resumed run may have to play these games again."""
+    context = begin(opponents={"pool_size": 1}, loop={"mode": "async", "steps": 9})
+    for actor in context.actors:
+        await cast(Any, actor).close()
+    retired: list[PlayerId] = []
+
+    async def retire(version: PlayerId) -> None:
+        retired.append(version)
+
+    context.actors[:] = [cast(Any, SimpleNamespace(retire=retire))]
+    versions = [context.player(number) for number in range(6)]
+    context.versions.published = set(versions)
+    for version in versions:
+        context.registry.announce(version)
+    seats = tuple(SeatSpec(player=each, temperature=1.0) for each in (versions[3], versions[1]))
+    seven = GameSpec(game_id=7, purpose="train", env="TicTacToe-v0", seed=0, seats=seats)
+    context.in_flight[7] = seven
+    await retire_unused(context)
+    assert versions[0] in retired and not {versions[1], versions[3]} & set(retired)
+    del context.in_flight[7]
+    await retire_unused(context)
+    assert {versions[1], versions[3]} <= set(retired)
     context.tracker.close()
 
 

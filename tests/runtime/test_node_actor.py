@@ -152,12 +152,14 @@ async def test_another_actor_plays_a_lost_actors_games(tiny_folder: Path, tmp_pa
             found += [each.spec.game_id for each in ended.games]
             if len(found) == 16:
                 assert lost.is_lost and host._process is not second
+                lost.deal(group(100, 2))  # by a dealer that waited at the gate
+            if len(found) == 18:
                 nodes.gone.clear()
                 await lost.settle(nodes.place("b"))
-                lost.deal(group(100, 2))
-            if len(found) == 18:
+                lost.deal(group(200, 2))
+            if len(found) == 20:
                 break
-    assert sorted(found) == [*range(16), 100, 101]
+    assert sorted(found) == [*range(16), 100, 101, 200, 201]
     await nodes.close()
 
 

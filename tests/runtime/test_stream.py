@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from ray.exceptions import RayActorError
+from ray.exceptions import ObjectLostError, RayActorError
 
 from tests.helpers.collector import Scripted, collector, specs
 from unstable.collectors.collector import Collector
 from unstable.config import RewardConfig
 from unstable.loop.ended import Ended
 from unstable.rewards.terms import Rewards
+from unstable.runtime.cluster import LOST
 from unstable.runtime.playing import Playing
 from unstable.runtime.stream import EVERY_S, Part, Results, Stream
 from unstable.types import ActorState, PackedTrajectory, PlayedGame
@@ -41,7 +42,7 @@ class Handle:
         self.calls: list[list[int]] = []
         self.dealt: list[int] = []
         self.lists: list[list[Part]] = []
-        self.dies = asyncio.Event()
+        self.dies, self.loses = asyncio.Event(), asyncio.Event()
 
         def begin(asked: bytes) -> None:
             calls, dealt = pickle.loads(asked)
@@ -55,7 +56,10 @@ class Handle:
                     raise RayActorError
                 self.lists.append(parts)
                 future = asyncio.get_running_loop().create_future()
-                future.set_result(pickle.loads(pickle.dumps(parts)))
+                if self.loses.is_set():
+                    future.set_exception(ObjectLostError("0" * 56, None, ""))
+                else:
+                    future.set_result(pickle.loads(pickle.dumps(parts)))
                 yield future
 
         self.begin = SimpleNamespace(remote=begin)
@@ -178,15 +182,16 @@ async def test_abandoned_call_stops_only_its_own_games() -> None:
     stream.close()
 
 
-async def test_dead_process_raises_in_all_calls() -> None:
+@pytest.mark.parametrize("event", ["dies", "loses"])
+async def test_dead_process_and_lost_results_raise_in_all_calls(event: str) -> None:
     handle = Handle()
     stream = Stream(handle)
-    handle.dies.set()
+    getattr(handle, event).set()
     calls = [asyncio.create_task(ids(stream, 0, 9)) for _ in range(3)]
     for call in calls:
-        with pytest.raises(RayActorError):
+        with pytest.raises(LOST):
             await call
-    with pytest.raises(RayActorError):
+    with pytest.raises(LOST):
         await ids(stream, 0, 1)
     stream.close()
 

@@ -331,15 +331,19 @@ async def publish(context: Context, held: HeldVersion, inherits_from: int | None
 async def retire_unused(context: Context) -> None:
     """Delete checkpoints that nothing needs, and retire versions on actors that no game names.
 
-    A version's checkpoint stays until the version after it retires: a restarted actor loads it for
-    games in flight. The start, the best version and each `tracking.keep_every`-th version stay for
+    Versions of unfinished games stay, since a restarted actor or a resumed run may play these games
+    again. The start, the best version and each `tracking.keep_every`-th version stay for
     comparison.
     """
     bests = [v for v in (context.guard.best, context.best_held_out) if v is not None]
     openers = map(context.player, context.config.openings.versions)
     judged = set(map(context.player, context.evaluations.items))
     playing = {context.current, *context.past, *openers, *judged}
-    playing |= (context.versions.judging | context.versions.kept) & context.versions.published
+    unfinished = [*context.in_flight.values(), *context.schedule.ahead(context.current)]
+    named = {seat.player for spec in unfinished for seat in spec.seats}
+    named |= {player for spec in unfinished for player in spec.ensemble}
+    kept = context.versions.judging | context.versions.kept | named
+    playing |= kept & context.versions.published
     compared = set(map(context.player, (0, *bests)))
     if every := context.config.tracking.keep_every:
         versions = range(0, context.version + 1, every)

@@ -22,7 +22,7 @@ from unstable.loop.ended import Ended
 from unstable.loop.protocols import Actor, HeldAdapter
 from unstable.planning.machine import Placement
 from unstable.records.folder import RunFolder
-from unstable.runtime.cluster import MEMORY, Process, again, forwarded, in_time
+from unstable.runtime.cluster import LOST, MEMORY, Process, again, forwarded, in_time
 from unstable.runtime.heartbeat import comes_back, watch
 from unstable.runtime.inside import ActorProcess
 from unstable.runtime.local import LocalActor
@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 MAX_RESTARTS = 3
 """Deaths of one actor within `WITHIN_S` seconds that a run survives; more are no coincidence."""
 WITHIN_S = 3600.0
+_ABSENT_S = 0.5
+"""Seconds between looks for games that an actor without a place was dealt."""
 ANSWER_S = 0.5
 """Seconds that an actor has to answer a call before `close` ends its engine."""
 CLOSE_S = 20.0
@@ -157,7 +159,7 @@ class RemoteActor(Actor):
                             yield part
                 # Rest of groups that a dead process began, if its successor stopped early.
                 asked, wanted = _unfinished(asked, came), None
-            except RayActorError as error:
+            except LOST as error:
                 await player._revive(process, error)
                 if not self._repeats:
                     asked = [spec for spec in specs if spec.game_id not in came]
@@ -173,7 +175,7 @@ class RemoteActor(Actor):
         while True:
             player = await self._player()
             if player is not self and not self._dealt:
-                await self.present()
+                await asyncio.sleep(_ABSENT_S)  # meanwhile a dealer may deal to it
                 continue
             process = player._process
             try:
@@ -184,7 +186,7 @@ class RemoteActor(Actor):
                             for each in ended.games:
                                 del self._dealt[each.spec.game_id]
                             yield ended
-            except RayActorError as error:
+            except LOST as error:
                 self._standing = None  # until the successor receives the unfinished games
                 await player._revive(process, error)
             finally:
@@ -265,7 +267,7 @@ class RemoteActor(Actor):
             try:
                 with self._waiting(method):
                     return await process.call(method, *arguments)
-            except RayActorError as error:
+            except LOST as error:
                 await self._revive(process, error)
                 if method in NOT_REPEATED:
                     return None

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import ObjectLostError, RayActorError, RayError
 
 from unstable.config import ClusterConfig, ConfigError, RunConfig
 from unstable.config.sections import address_problem
@@ -32,6 +32,8 @@ from unstable.types.processes import ProcessId
 
 MARK = "UNSTABLE_RUN"
 """Environment variable that marks the Ray processes of a run, in case its driver is killed."""
+LOST = (RayActorError, ObjectLostError)
+"""Errors of a call whose process died, or whose answer was lost with its node."""
 MEMORY = "the system most likely ran out of memory and killed it"
 """Most likely cause of a process's death without a log message."""
 MOST_FOLDER = 40

@@ -13,13 +13,13 @@ from functools import partial
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import RayError
 
 from unstable.config import RunConfig, RunFailedError
 from unstable.loop.protocols import HeldAdapter, HeldVersion, Learner
 from unstable.planning.machine import Placement
 from unstable.records.folder import RunFolder
-from unstable.runtime.cluster import MEMORY, Process, again, forwarded, in_time
+from unstable.runtime.cluster import LOST, MEMORY, Process, again, forwarded, in_time
 from unstable.runtime.crew import Crew
 from unstable.runtime.inside import LearnerProcess
 from unstable.runtime.local import LocalLearner
@@ -99,6 +99,7 @@ class RemoteLearner(Learner):
         is_sharded = config.learner.parallel == "fsdp" and len(places) > 1
         self._journal = Journal(may_restart=crew is not None or is_sharded)
         self._deaths = self._halvings = 0
+        self._full: BaseException | None = None  # lack of GPU memory that ended these ranks
         self._restarting = asyncio.Lock()
         # On a cluster, the paths of the files are known only in `start`.
         self._ranks: Sequence[Process] = () if crew is not None else self._made()
@@ -226,7 +227,7 @@ class RemoteLearner(Learner):
         ranks = self._ranks
         try:
             return await asyncio.gather(*asked)
-        except RayActorError as error:
+        except LOST as error:
             end(ranks)
             raise DiedError(f"the learner's node left; {again(self._folder)}") from error
 
@@ -264,6 +265,7 @@ class RemoteLearner(Learner):
             if self._ranks is not dead:
                 return
             while True:
+                self._full = None
                 if isinstance(death, FullError):
                     self._halvings += 1
                 elif self._crew is None or self._deaths == RESTARTS:
@@ -325,12 +327,14 @@ class RemoteLearner(Learner):
             # Broken connections of the survivors are sometimes reported before the death.
             await asyncio.wait(calls, timeout=GRACE_S)
             known = [call.exception() for call in calls if call.done()]
-            if method != "save" or isinstance(error, RayActorError):
+            # Other calls see only the deaths that follow.
+            self._full = next(filter(_is_full, known), self._full)
+            if method != "save" or isinstance(error, LOST):
                 end(ranks)
             await asyncio.gather(*calls, return_exceptions=True)
-            if full := next(filter(_is_full, known), None):
+            if full := self._full:
                 raise FullError(str(getattr(full, "cause", full))) from full
-            death = next((e for e in known if isinstance(e, RayActorError)), None)
+            death = next((e for e in known if isinstance(e, LOST)), None)
             if death is None:
                 raise error from None
             raise DiedError(

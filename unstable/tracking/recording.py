@@ -26,6 +26,7 @@ class TrackerState(BaseModel):
     """Unfinished row, without the figures of engines and device."""
 
     row: dict[str, float | bool | None]
+    beside: dict[str, float | bool | None] = {}
     times: dict[str, float]
     seconds: float
     play: PlayTally
@@ -117,12 +118,17 @@ class Recording:
     def state(self) -> TrackerState:
         """Return the state that `restore` takes."""
         return TrackerState(
-            row=_finite(self.row), times=self._times, seconds=self.seconds, play=self.play.tally
+            row=_finite(self.row),
+            beside=_finite(self._beside),
+            times=self._times,
+            seconds=self.seconds,
+            play=self.play.tally,
         )
 
     def restore(self, state: TrackerState) -> None:
         """Continue from what `state` returned."""
-        self.row, self._times = dict(state.row), self._times | state.times
+        self.row, self._beside = dict(state.row), dict(state.beside)
+        self._times |= state.times
         self.began = time.monotonic() - state.seconds
         self.play.tally = state.play
 

@@ -31,7 +31,7 @@ from unstable.types.seeds import derive_seed
 _LEAST_S = 0.01
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, slots=True)
 class _PendingTurn:
     """A turn with its request, and its answer once it is complete."""
 

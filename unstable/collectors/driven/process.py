@@ -32,16 +32,6 @@ class DriverProcess:
         self._process: asyncio.subprocess.Process | None = None
         self._task = asyncio.create_task(self._keep(), name=f"driver of {game.key}")
 
-    @property
-    def pid(self) -> int | None:
-        """Id of the process; None before it has begun."""
-        return None if self._process is None else self._process.pid
-
-    def kill(self) -> None:
-        """Kill the process, as an external event might; it is started again."""
-        if self._process is not None:
-            self._process.kill()
-
     async def _keep(self) -> None:
         pause, in_vain = _FIRST_PAUSE_S, 0
         while True:
