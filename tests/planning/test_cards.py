@@ -72,6 +72,8 @@ def test_gpu_runs_several_engines_of_a_small_model() -> None:
     assert (turns.share, len(turns.actors)) == ("sleep", 2)
     given = planned("h200", "smollm2-135m", **{"actors.num": 2, "actors.engines_per_gpu": 4})
     assert len(given.actors) == 2
+    packed = planned("8xh200", "smollm2-135m", **{"actors.num": 8, "actors.engines_per_gpu": 4})
+    assert len(packed.learners) == 4
     with pytest.raises(ConfigError, match=r"actors.num = 5 .* needs 2 GPUs"):
         planned("h200", "smollm2-135m", **{"actors.num": 5, "actors.engines_per_gpu": 4})
     with pytest.raises(ConfigError, match="set one of them to 1"):

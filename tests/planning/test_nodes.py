@@ -36,6 +36,9 @@ def test_ranks_and_engines_stay_on_one_node() -> None:
     chosen = planned(LARGE | {"learner.num": 3}, node("a", 4), node("driver", 1))
     assert {rank.node for rank in chosen.learners} == {"a"}
     assert len(chosen.actors) == 2
+    embedded = {"actors.engine": "embedded", "learner.num": 2}
+    chosen = planned(LARGE | embedded, node("a", 1), node("driver", 2))
+    assert {rank.node for rank in chosen.learners} == {"driver"}
     spread = planned(LARGE | {"learner.num": 5}, node("a", 4), node("driver", 2))
     assert [rank.node for rank in spread.learners] == ["a"] * 3 + ["driver"] * 2
     options = LARGE | {"actors.tensor_parallel": 2, "learner.num": 1}

@@ -202,10 +202,7 @@ def named_cards(gpus: Sequence[GPU]) -> str:
 
 
 def smallest(gpus: Sequence[GPU]) -> Device:
-    """Return a device with the memory that each of the GPUs has at least."""
-    return Device(
-        named_cards(gpus),
-        min(gpu.total_bytes for gpu in gpus),
-        int(PLANNED * min(gpu.free_bytes for gpu in gpus)),
-        on_gpu=True,
-    )
+    """Return a device with the memory, and the free share of it, that each GPU has at least."""
+    total = min(gpu.total_bytes for gpu in gpus)
+    free = min(gpu.free_bytes / gpu.total_bytes for gpu in gpus)
+    return Device(named_cards(gpus), total, int(PLANNED * total * free), on_gpu=True)

@@ -179,11 +179,12 @@ def on_processor(case: Case) -> Placed:
     ranks, asked = case.ranks, config.actors
     if 0 < len(gpus) < ranks:
         raise too_few(f"learner.num = {ranks}", ranks, gpus, f"learner.num to {len(gpus)}")
+    gpus = tuple(_of_one_node(gpus, ranks)[:ranks])
     # On two or more cores, playing and learning at once is faster (docs/benchmarks.md).
     sync = config.loop.mode == "sync" or (config.loop.mode == "auto" and machine.cores == 1)
     engine = case.engine_memory(on_gpu=False)
     wanted = EMBEDDED_GAMES if asked.games_in_flight == "auto" else asked.games_in_flight
-    learners = tuple(case.place(gpu) for gpu in gpus[:ranks]) or (case.place(),) * ranks
+    learners = tuple(map(case.place, gpus)) or (case.place(),) * ranks
     learner_at = learners[0] if learners else None
     actor_bytes, most = engine.total(tokens_of(case, wanted)), case.engine.most_on_processor
     rooms = [_room(node, actor_bytes, most, learner_at, sync=sync) for node in machine.each]
@@ -197,7 +198,7 @@ def on_processor(case: Case) -> Placed:
     learner_on = None
     if ranks:
         own = processor._replace(free_bytes=machine.each[-1].memory_bytes // 2 // ranks)
-        learner_on = smallest(gpus[:ranks]) if gpus else own
+        learner_on = smallest(gpus) if gpus else own
     return Placed(
         actors=tuple(
             Placement(node.node)

@@ -183,7 +183,9 @@ def _ranks(config: RunConfig, machine: Machine, engine: EngineNeeds) -> Sequence
         return [config.learner.num]
     if not engine.uses_gpus or not cards or actors.share_gpu in ("split", "sleep"):
         return [1]
-    taken = actors.tensor_parallel * (1 if actors.num == "auto" else actors.num)
+    per_card = 1 if actors.engines_per_gpu == "auto" else actors.engines_per_gpu
+    engines = 1 if actors.num == "auto" else -(-actors.num // per_card)
+    taken = actors.tensor_parallel * engines
     numbers = range(1, max(1, min(cards - taken, config.learner.batch_size)) + 1)
     return sorted(numbers, key=lambda ranks: abs(ranks - cards / 2))
 
