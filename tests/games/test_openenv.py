@@ -18,6 +18,7 @@ from unstable.contrib.environments.openenv import (
     environment_class,
 )
 from unstable.games.check import check_game
+from unstable.games.environment import ServiceDownError
 from unstable.games.game import Game
 from unstable.games.screen import ignores_seed
 from unstable.records.folder import RunFolder
@@ -150,6 +151,13 @@ def test_answer_cannot_change_fixed_fields(url: str) -> None:
 def test_reset_that_the_server_refuses_fails_the_game(url: str) -> None:
     with pytest.raises(_RefusedError, match="'oponent': Extra inputs are not permitted"):
         environment(url, reset={"oponent": "expert"})
+
+
+def test_lost_connection_is_no_fault_of_the_mover(url: str) -> None:
+    env = environment(url)
+    env._socket.close()
+    with pytest.raises(ServiceDownError, match="no answer"):
+        env.step("[bet]")
 
 
 def test_full_server_is_named(tmp_path: Path) -> None:

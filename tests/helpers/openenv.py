@@ -25,10 +25,15 @@ PROGRAMS = ("random", "expert")
 
 @contextlib.asynccontextmanager
 async def serving(
-    folder: Path, words: Sequence[str] = PROGRAMS, *, token: str | None = None, in_flight: int = 64
+    folder: Path,
+    words: Sequence[str] = PROGRAMS,
+    *,
+    token: str | None = None,
+    in_flight: int = 64,
+    **changes: Any,
 ) -> AsyncIterator[tuple[Server, ClientGames]]:
     """Serve the games of `tiny_kuhn` against programs, which need no model."""
-    given = load("tiny_kuhn", {"seed": 5, "actors.games_in_flight": in_flight})
+    given = load("tiny_kuhn", {"seed": 5, "actors.games_in_flight": in_flight, **changes})
     opponents = opponents_of(given, None, [], words)
     known = [each for each in opponents.values() if each is not None]
     config = for_games(given, [settled(game) for game in given.games], known)

@@ -115,6 +115,7 @@ def test_reasoning_is_removed(secret, answer):
 def test_long_answers_are_parsed_quickly(parser):
     for piece in ("[", "\\boxed{", "\\boxed{{", "<think>", "[]", "a "):
         style(parser).read_action(piece * 20_000)
+    style(parser).read_action("[" + "a" * 60_000)
 
 
 @every_row("style", *STYLES.values())

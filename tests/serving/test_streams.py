@@ -52,6 +52,7 @@ async def test_multi_token_characters_are_streamed_whole(stop: Any) -> None:
     config = served_config()
     extra: dict[str, Any] = {} if stop is None else {"stop": stop}
     asked = extra | {"seed": 1, "max_tokens": 64, "extra_body": {"return_token_ids": True}}
+    asked |= {"logprobs": True}
     async with endpoint(config, engine, tokenizer=tokenizer) as served:
         answer = (await whole(served, **asked)).choices[0]
         (pieces,), _ = await streamed(served, **asked)
@@ -62,6 +63,7 @@ async def test_multi_token_characters_are_streamed_whole(stop: Any) -> None:
         assert "".join(texts) == answer.message.content
         assert all("\ufffd" not in text for text in texts) and (len(texts) > 5 or first < 20)
         assert [p.finish_reason for p in pieces] == [None] * (len(pieces) - 1) + ["stop"]
+        assert rows(pieces) == rows([answer])
         sent = [token for piece in pieces for token in getattr(piece, "token_ids", None) or ()]
         assert sent == answer.token_ids == engine_ids(ids, tokenizer.eos_token_id, tokenizer, stops)
         assert engine.given_up == (2 if stops else 0) and engine.running == 0

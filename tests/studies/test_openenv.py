@@ -28,6 +28,7 @@ from unstable.records.folder import RunFolder
 from unstable.records.reading import Skipped
 from unstable.records.scan import read_game_at, scan_games
 from unstable.serving import server as servers
+from unstable.studies.openenv.protocol import ResetRequest
 from unstable.studies.openenv.serving import opponents_of
 from unstable.studies.rebuilding import rebuild
 from unstable.types import RecordedGame
@@ -58,6 +59,21 @@ async def test_game_is_as_recorded_and_rated(tmp_path: Path) -> None:
         found = counts(games.lines())
     assert found == rebuilt(tmp_path, games.config)
     assert found["client"] == 12 == found["random"] + found["expert"]
+
+
+async def test_client_holds_all_seats_of_its_team(tmp_path: Path) -> None:
+    changes: dict[str, Any] = {
+        "games": [{"env": "Codenames-v0", "seats": 4}],
+        "eval.exploitability.every": 0,
+    }
+    async with serving(tmp_path, ["rules"], **changes) as (server, games), client(server) as player:
+        for seat in range(4):
+            spec, _, own = games.deal(ResetRequest(seat=seat))
+            held = [place for place, each in enumerate(spec.seats) if each.player.name == "client"]
+            assert own == seat and tuple(held) in spec.sides and seat in held
+        turns = await player.play(lambda moves: "[apple 1]", seat=1)
+        assert {each["observation"]["seat"] for each in turns[:-1]} <= set(spec.sides[0])
+        assert counts(games.lines()) == {"client": 1, "rules": 1}
 
 
 async def test_seed_repeats_deal_seat_opponent_and_its_answers(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from unstable.prompts.thoughts import THINK, Tags, split_thought
 from unstable.types import Observation
 
 _MAX_UNPARSED = 200  # characters; longest action from an answer without one
-_BRACKETS = re.compile(r"\[[^\[\]]*[^\[\]\s][^\[\]]*\]")
+_BRACKETS = re.compile(r"\[\s*[^\[\]\s][^\[\]]*\]")
 _BOXED = re.compile(r"\\boxed\{((?:[^{}]|\{[^{}]*\})*)\}")
 
 

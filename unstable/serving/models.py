@@ -259,7 +259,12 @@ class ModelsSeat:
         """Return each prompt's tokens with logprobs and likeliest ones; None if not echoed."""
         if not isinstance(request, TextRequest) or not request.echo or request.logprobs is None:
             return [None] * len(prompts)
-        adapter = self._adapters[request.model]
+        adapter, room = self._adapters[request.model], asyncio.Semaphore(self._limits.at_once)
+
+        async def after(greedy: SamplingRequest, end: int) -> Completion:
+            async with room:
+                ids = greedy.prompt_ids[:end]
+                return await self._engine.generate(structs.replace(greedy, prompt_ids=ids))
 
         async def before(ids: list[int]) -> ReplyPart:
             own = await self._engine.score(ids[:1], [ids[1:]], adapter=adapter) if ids[1:] else [[]]
@@ -267,9 +272,7 @@ class ModelsSeat:
             greedy = SamplingRequest(
                 prompt_ids=ids, adapter=adapter, temperature=0.0, max_tokens=1, seed=0
             )
-            likeliest = await all_of(
-                self._engine.generate(structs.replace(greedy, prompt_ids=ids[:end])) for end in ends
-            )
+            likeliest = await all_of(after(greedy, end) for end in ends)
             others = [(each.top_logprobs or [[]])[0] for each in likeliest]
             return ReplyPart(ids, [None, *own[0]], [[], *(others or [[] for _ in own[0]])])
 

@@ -263,7 +263,9 @@ class ChatRequest(Request):
     @property
     def characters(self) -> int:
         tools = sum(len(str(each.function)) for each in self.tools)
-        return tools + sum(16 + len(each.content or "") for each in self.messages)
+        calls = [call.function for each in self.messages for call in each.tool_calls or ()]
+        written = sum(len(call.arguments) for call in calls)
+        return tools + written + sum(16 + len(each.content or "") for each in self.messages)
 
     @property
     def form(self) -> Mapping[str, Any] | None:

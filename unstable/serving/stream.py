@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Iterator, Mapping
 from typing import Any
 
 from unstable.engines.base import Told
+from unstable.prompts.text import UNKNOWN
 from unstable.serving.growing import Growing
 from unstable.serving.replies import Reply, ReplyPart, ServedSeat, Writer
 from unstable.serving.requests import ChatRequest, TextRequest, as_error
@@ -58,6 +59,8 @@ class _Pieces:
         # Tool calls can only be parsed at the end.
         self._is_whole = isinstance(request, ChatRequest) and bool(request.offered)
         self._begun = set[int]()
+        self._held = [ReplyPart()] * request.answers  # the first tokens of a character
+        self._strings = seat.strings
 
     def next(self, index: int, part: ReplyPart) -> Iterator[dict[str, Any]]:
         """Yield pieces that can be sent after an answer has got these tokens."""
@@ -65,7 +68,11 @@ class _Pieces:
         if self._is_whole:
             return
         text = self._growing[index].add(part.ids)
-        if text or self._request.wants_tokens:
+        wants_tokens = self._request.wants_tokens
+        part, self._held[index] = part.after(self._held[index]), ReplyPart()
+        if wants_tokens and self._strings.text(part.ids).endswith(UNKNOWN):
+            part, self._held[index] = ReplyPart(), part
+        if text or (part.ids and wants_tokens):
             yield self._writer.added(self._request.model, index, text, part)
 
     def _begin(self, index: int) -> Iterator[dict[str, Any]]:
@@ -79,7 +86,7 @@ class _Pieces:
         for index, choice in enumerate(reply.choices):
             yield from self._begin(index)
             rest = self._growing[index].rest(choice.text)
-            part = ReplyPart.of(choice.completion) if self._is_whole else ReplyPart()
+            part = ReplyPart.of(choice.completion) if self._is_whole else self._held[index]
             if rest or (part.ids and self._request.wants_tokens):
                 yield self._writer.added(model, index, rest, part)
             yield self._writer.ended(model, index, choice)

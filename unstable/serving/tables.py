@@ -220,14 +220,17 @@ class HostedGames:
         self._takers.append(taker)
         try:
             longest = _SHARED_WAIT_S if self._shared else _LONGEST_WAIT_S
-            return await asyncio.wait_for(given, min(asked.wait, longest))
-        except TimeoutError:
-            return None
+            # Python 3.12's wait_for drops a result that comes with the timeout.
+            await asyncio.wait([given], timeout=min(asked.wait, longest))
+            if given.cancelled():
+                raise ApiError(410, "the run is over", code="run_over")
+            return given.result() if given.done() else None
         except asyncio.CancelledError:
-            if self._is_over:
-                raise ApiError(410, "the run is over", code="run_over") from None
+            if given.done() and not given.cancelled():
+                self.offer(given.result())
             raise
         finally:
+            given.cancel()  # no effect once it is done
             if taker in self._takers:
                 self._takers.remove(taker)
 

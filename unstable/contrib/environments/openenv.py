@@ -22,7 +22,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from unstable.config import ConfigError, one_line, shown
 from unstable.config.endpoint import read_token
-from unstable.games.environment import Environment, EnvStep
+from unstable.games.environment import Environment, EnvStep, ServiceDownError
 from unstable.games.info import GameInfo
 from unstable.types import Observation
 
@@ -180,7 +180,7 @@ class OpenEnvEnvironment(Environment):
     def _ask(self, kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
         """Return the data of the server's answer; `_RefusedError` if it refuses the message.
 
-        Raises `RuntimeError` for any other error, and `TimeoutError` without an answer.
+        Raises `RuntimeError` for any other error, and `ServiceDownError` without an answer.
         """
         socket = self._socket
         if socket is None:
@@ -189,8 +189,8 @@ class OpenEnvEnvironment(Environment):
             with contextlib.suppress(ConnectionClosed):  # the server may have sent the reason
                 socket.send(json.dumps({"type": kind, "data": data}))
             answer = json.loads(socket.recv(timeout=self._timeout))
-        except (WebSocketException, ValueError) as error:
-            raise RuntimeError(f"{self.address}: no answer ({error})") from error
+        except (WebSocketException, ValueError, OSError) as error:
+            raise ServiceDownError(f"{self.address}: no answer ({error})") from error
         told = answer.get("data", {})
         if answer.get("type") == "error":
             code, why = told.get("code"), f"{self.address}: {told.get('message', 'error')}"

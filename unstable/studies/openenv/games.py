@@ -107,7 +107,8 @@ class ClientGames:
             raise SessionError("VALIDATION_ERROR", why)
         warmth = temperature(self.config, None, self._opponents[player])
         seats = [SeatSpec(player=player, temperature=warmth)] * game.seats
-        seats[seat] = SeatSpec(player=PlayerId(asked.player), temperature=1.0)
+        for place in next((team for team in game.teams if seat in team), (seat,)):
+            seats[place] = SeatSpec(player=PlayerId(asked.player), temperature=1.0)
         spec = GameSpec(
             game_id=seed,
             purpose="eval",
@@ -121,8 +122,8 @@ class ClientGames:
     async def play(self, spec: GameSpec, game: GameConfig, own: int, client: Player) -> GameResult:
         """Play a client's game, and record and rate it; cancel it if the client leaves."""
         players = [
-            client if place == own else self._source.players.player(game, "eval", seat)
-            for place, seat in enumerate(spec.seats)
+            client if seat == spec.seats[own] else self._source.players.player(game, "eval", seat)
+            for seat in spec.seats
         ]
         game = game.updated({"timeout": inf})  # a client may take its time
         try:
@@ -171,7 +172,7 @@ class _Client:
 
     def __init__(self, spec: GameSpec, own: int, style: PromptStyle) -> None:
         self._style = style
-        others = [seat.player.name for place, seat in enumerate(spec.seats) if place != own]
+        others = [seat.player.name for seat in spec.seats if seat != spec.seats[own]]
         self.view = partial(ClientView, game=spec.env, seat=own, opponent=(others or [""])[0])
         self.turns: asyncio.Queue[ClientView] = asyncio.Queue()
         self.answers: asyncio.Queue[str] = asyncio.Queue()
@@ -180,7 +181,8 @@ class _Client:
         """Return the client's answer, read like the reply of an endpoint's model."""
         legal = game.legal_moves() if lists_legal_moves(game.config) else None
         messages = self._style.chat(observation)
-        self.turns.put_nowait(self.view(messages=messages, legal_moves=legal))
+        seat = observation.seat  # of its team
+        self.turns.put_nowait(self.view(messages=messages, legal_moves=legal, seat=seat))
         text, cut = shorten(await self.answers.get())
         action = self._style.read_free_action(text)
         return Answer(
