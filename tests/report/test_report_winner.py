@@ -103,6 +103,8 @@ def test_different_games_of_equal_name_are_not_compared(tmp_path: Path) -> None:
     other = evaluated(tmp_path, "b", [1.0] * 8, changes={"games.0.args": {"size": 4}})
     assert differences(first, other) == []
     assert headline([first, other]) == "a and b have no common evaluation."
+    often = {"opponents.fixed": [{"kind": "random", "weight": 2.0}]}
+    assert len(differences(first, evaluated(tmp_path, "c", [1.0] * 8, changes=often))) == 1
 
 
 def test_evaluation_without_games_is_compared_by_score(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.helpers.builders import game
 from tests.helpers.child_runs import FakeRun
@@ -94,6 +95,11 @@ def played(
         for name, letters in scores.items()
         for each in letters
     ]
+    if kind == "eval":  # greedy play, which is not rated
+        for name in scores:
+            lost = game((f"main@{version}", name), (-1.0, 1.0), purpose=kind)
+            seats = tuple(replace(seat, temperature=0.0) for seat in lost.spec.seats)
+            results += [replace(lost, spec=replace(lost.spec, seats=seats))] * 9
     path = run.games(kind, version)
     path.parent.mkdir(exist_ok=True)
     write_lines(path, [game_record(each, [], version, 0) for each in results])

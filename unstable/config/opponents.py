@@ -61,6 +61,11 @@ class OpponentConfig(Section):
         return self.name or type(self).model_fields["kind"].default
 
     @property
+    def player(self) -> Self:
+        """The opponent without its share of games: equal in two runs if it plays identically."""
+        return self.model_copy(update={"weight": 1.0})
+
+    @property
     def adapter_folder(self) -> Path | None:
         """Folder of the LoRA adapter that an engine serves for the opponent; None without one."""
         return None

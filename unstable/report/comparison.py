@@ -93,7 +93,7 @@ def _is_same(first: Run, second: Run, env: str, opponent: str = "") -> bool:
 
     def what(run: Run) -> list[object]:
         games = [game for game in run.config.games if part(game.key) == env]
-        known = {part(name): each for name, each in run.config.fixed_opponents.items()}
+        known = {part(key): each.player for key, each in run.config.fixed_opponents.items()}
         return [*map(identity, games), known.get(opponent)]
 
     return what(first) == what(second)

@@ -108,7 +108,9 @@ class Names:
         self._labels = names_of([run.folder.root.resolve() for run in runs])
         configs = [run.config for run in runs]
         models = {(each.model.name, each.model.quantize) for each in configs}
-        players = _alike(config.fixed_opponents for config in configs)
+        players = _alike(
+            {key: each.player for key, each in config.fixed_opponents.items()} for config in configs
+        )
         self._alike = players | ({BASE.name} if len(models) == 1 else set())
         self._envs = _alike(
             {key: identity(game) for key, game in config.game_by_key.items()} for config in configs

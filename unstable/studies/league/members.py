@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from unstable.config import ConfigError, RunConfig, load
+from unstable.league.evaluation import rated_games
 from unstable.league.fit import Ranking, ranking
 from unstable.league.past import tallies
 from unstable.records.folder import RunFolder
@@ -170,12 +171,15 @@ def began_anew(folder: RunFolder) -> bool:
 
 
 def results(folder: RunFolder) -> Results:
-    """Return a run's recorded results; games with openings by other players do not count."""
+    """Return a run's rated results; games with openings by other players do not count."""
     skipped, last = Skipped(), max(folder.versions(), default=0)
     found: dict[bool, list[Ranking]] = {True: [], False: []}
-    for file in folder.game_files():
-        is_end = file.purpose == "eval" and file.version == last
-        found[is_end] += filter(None, map(ranking, results_of(file, skipped)))
+    files = [*folder.game_files()]
+    config = load(str(folder.config)) if files else RunConfig()
+    for file in files:
+        is_eval, games = file.purpose == "eval", results_of(file, skipped)
+        rated = rated_games(config, file.version, games) if is_eval else games
+        found[is_eval and file.version == last] += filter(None, map(ranking, rated))
     return Results(_against(chain(*found.values())), _against(found[True]))
 
 
