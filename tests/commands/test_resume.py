@@ -457,7 +457,8 @@ def test_state_without_a_part_is_invalid(whole: RunFolder) -> None:
             del part[each]
             spare += [f"{name}.{each}"] if is_whole() else []
             part[each] = value
-    assert spare == ["format", "registry.equals", "tracker.beside"]  # missing in runs of an older release
+    # Missing in runs of an older release.
+    assert spare == ["format", "registry.equals", "tracker.beside"]
 
 
 def test_state_of_another_format_is_one_line(tmp_path: Path, whole: RunFolder) -> None:
