@@ -1,6 +1,7 @@
 """Numbers of cards that learn and play, on simulated machines."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from tests.helpers.rows import every_row
 from unstable.cli import parse_options
 from unstable.config import ConfigError, load
 from unstable.engines.kinds import NEEDS
-from unstable.planning.case import VLLM_GAMES
+from unstable.planning.case import PLANNED, VLLM_GAMES, smallest
 from unstable.planning.plan import Plan, plan
 from unstable.planning.resolve import resolve
 
@@ -78,6 +79,15 @@ def test_gpu_runs_several_engines_of_a_small_model() -> None:
         planned("h200", "smollm2-135m", **{"actors.num": 5, "actors.engines_per_gpu": 4})
     with pytest.raises(ConfigError, match="set one of them to 1"):
         load("default", {"actors.engines_per_gpu": 2, "actors.tensor_parallel": 2})
+
+
+def test_engine_takes_a_share_that_is_free_on_each_gpu() -> None:
+    (card,) = machine_named("h200").gpus
+    used = replace(card, total_bytes=80 * 10**9, free_bytes=30 * 10**9)
+    idle = replace(card, id="1", total_bytes=24 * 10**9, free_bytes=24 * 10**9)
+    shared, learns = (smallest([used, idle], by_share=each) for each in (True, False))
+    assert shared.free_bytes / shared.total_bytes <= 30 / 80
+    assert learns.free_bytes / PLANNED == pytest.approx(24e9)
 
 
 PAGE = Path(__file__).parent.parent.parent / "docs/memory.md"

@@ -56,8 +56,9 @@ def parse_options(arguments: Sequence[str], short_forms: dict[str, str]) -> dict
         if not option.startswith("--"):
             raise ConfigError(f"{option!r}: value without an option; write --FIELD VALUE")
         option, equals, first = option.partition("=")
-        name = short_forms.get(option, option.removeprefix("--"))
-        name = name if name.startswith("judges.") else name.replace("-", "_")  # a judge's own name
+        parts = short_forms.get(option, option.removeprefix("--")).split(".")
+        own = 1 if parts[0] == "judges" else None  # a judge's name may contain dashes
+        name = ".".join(p if i == own else p.replace("-", "_") for i, p in enumerate(parts))
         if name in found:
             raise ConfigError(f"{option} is given twice; give it once, with all its values")
         values = [_scalar(text) for text in ([first] if equals else []) + texts]

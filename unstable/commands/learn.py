@@ -37,7 +37,7 @@ _BEGINS: Mapping[str, Any] = {
     **{"tracking.run_dir": None, "tracking.name": None},
     **{"loop.max_time": None, "learner.num": "auto"},
 }
-"""Overrides of a played run's config, for a run that begins."""
+"""Overrides of a played run's config, for a new run."""
 
 
 def learn(

@@ -182,7 +182,7 @@ class VRPOConfig(SurrogateConfig):
         return "state" if self.critic.sees == "state" else "legal"
 
     @model_validator(mode="after")
-    def _moves_are_no_trajectory(self) -> Self:
+    def _all_moves_have_no_trajectory(self) -> Self:
         if self.critic.gradient == "all" and self.ratio == "sequence":
             raise ValueError(
                 "ratio = 'sequence': needs sampled trajectories; set learner.algorithm.ratio to "

@@ -213,7 +213,7 @@ class RunConfig(Section):
         return {each.key: each for each in [*BUILT_IN_OPPONENTS, *self.opponents.fixed]}
 
     def opponents_among(self, names: Collection[str]) -> list[FixedOpponent]:
-        """Return the listed opponents of these names, and a listed one that is the expert."""
+        """Return the listed opponents with these names, and the expert if it is listed."""
         kept = {*names, *{self.sampling.expert} - {"expert"}}
         return [each for each in self.opponents.fixed if each.key in kept]
 

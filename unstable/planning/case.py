@@ -201,8 +201,9 @@ def named_cards(gpus: Sequence[GPU]) -> str:
     return "; ".join(f"GPU {', '.join(own)} of {node}" for node, own in ids.items())
 
 
-def smallest(gpus: Sequence[GPU]) -> Device:
-    """Return a device with the memory, and the free share of it, that each GPU has at least."""
-    total = min(gpu.total_bytes for gpu in gpus)
-    free = min(gpu.free_bytes / gpu.total_bytes for gpu in gpus)
-    return Device(named_cards(gpus), total, int(PLANNED * total * free), on_gpu=True)
+def smallest(gpus: Sequence[GPU], *, by_share: bool = True) -> Device:
+    """Return a device with the least memory of these GPUs, and the least free share or bytes."""
+    total, free = min(gpu.total_bytes for gpu in gpus), min(gpu.free_bytes for gpu in gpus)
+    if by_share:  # an engine takes the same share of each
+        free = int(total * min(gpu.free_bytes / gpu.total_bytes for gpu in gpus))
+    return Device(named_cards(gpus), total, int(PLANNED * free), on_gpu=True)

@@ -53,7 +53,7 @@ def _placed(case: Case) -> Placed:
     actors, learners, shared = _cards(config, gpus, case.ranks, per_card)
     engine = case.engine_memory(on_gpu=True)
     used = [card for cards in actors for card in cards]
-    learner_on = smallest(learners) if learners else None
+    learner_on = smallest(learners, by_share=False) if learners else None
     if shared:
         budget = SharedCard(
             config=config,
@@ -198,7 +198,7 @@ def on_processor(case: Case) -> Placed:
     learner_on = None
     if ranks:
         own = processor._replace(free_bytes=machine.each[-1].memory_bytes // 2 // ranks)
-        learner_on = smallest(gpus) if gpus else own
+        learner_on = smallest(gpus, by_share=False) if gpus else own
     return Placed(
         actors=tuple(
             Placement(node.node)

@@ -36,7 +36,7 @@ MAX_RESTARTS = 3
 """Deaths of one actor within `WITHIN_S` seconds that a run survives; more are no coincidence."""
 WITHIN_S = 3600.0
 _ABSENT_S = 0.5
-"""Seconds between looks for games that an actor without a place was dealt."""
+"""Seconds between checks for games dealt to an actor without a place."""
 ANSWER_S = 0.5
 """Seconds that an actor has to answer a call before `close` ends its engine."""
 CLOSE_S = 20.0
@@ -267,7 +267,7 @@ class RemoteActor(Actor):
             try:
                 with self._waiting(method):
                     return await process.call(method, *arguments)
-            except LOST as error:
+            except RayActorError as error:
                 await self._revive(process, error)
                 if method in NOT_REPEATED:
                     return None

@@ -99,7 +99,7 @@ class RemoteLearner(Learner):
         is_sharded = config.learner.parallel == "fsdp" and len(places) > 1
         self._journal = Journal(may_restart=crew is not None or is_sharded)
         self._deaths = self._halvings = 0
-        self._full: BaseException | None = None  # lack of GPU memory that ended these ranks
+        self._full: BaseException | None = None  # out-of-memory error that ended these ranks
         self._restarting = asyncio.Lock()
         # On a cluster, the paths of the files are known only in `start`.
         self._ranks: Sequence[Process] = () if crew is not None else self._made()
@@ -328,11 +328,11 @@ class RemoteLearner(Learner):
             await asyncio.wait(calls, timeout=GRACE_S)
             known = [call.exception() for call in calls if call.done()]
             # Other calls see only the deaths that follow.
-            self._full = next(filter(_is_full, known), self._full)
+            full = self._full = next(filter(_is_full, known), self._full)
             if method != "save" or isinstance(error, LOST):
                 end(ranks)
             await asyncio.gather(*calls, return_exceptions=True)
-            if full := self._full:
+            if full:
                 raise FullError(str(getattr(full, "cause", full))) from full
             death = next((e for e in known if isinstance(e, LOST)), None)
             if death is None:

@@ -242,7 +242,7 @@ def found_at(
 def _agent(node_id: str) -> Any:
     """Start an agent that runs only on this node, and return Ray's handle of it."""
     where = NodeAffinitySchedulingStrategy(node_id, soft=False)
-    sees = {"env_vars": {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}}  # older Rays hide all GPUs
+    sees = {"env_vars": {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}}  # older Ray hides all GPUs
     made = ray.remote(num_cpus=0, num_gpus=0, runtime_env=sees)(NodeAgent)
     return made.options(scheduling_strategy=where).remote()
 

@@ -59,7 +59,7 @@ class _Pieces:
         # Tool calls can only be parsed at the end.
         self._is_whole = isinstance(request, ChatRequest) and bool(request.offered)
         self._begun = set[int]()
-        self._held = [ReplyPart()] * request.answers  # the first tokens of a character
+        self._held = [ReplyPart()] * request.answers  # tokens of an incomplete character
         self._strings = seat.strings
 
     def next(self, index: int, part: ReplyPart) -> Iterator[dict[str, Any]]:

@@ -220,7 +220,7 @@ class HostedGames:
         self._takers.append(taker)
         try:
             longest = _SHARED_WAIT_S if self._shared else _LONGEST_WAIT_S
-            # Python 3.12's wait_for drops a result that comes with the timeout.
+            # Python 3.12's wait_for drops a result that arrives together with the timeout.
             await asyncio.wait([given], timeout=min(asked.wait, longest))
             if given.cancelled():
                 raise ApiError(410, "the run is over", code="run_over")

@@ -1,4 +1,4 @@
-"""Clients' games: each client's session deals games, each against one opponent, and plays one seat.
+"""Clients' games: a client's session deals games against one opponent, and plays a seat or team.
 
 Whole games are recorded and rated; a game that a client leaves is neither.
 """
@@ -168,7 +168,7 @@ def _named(field: str, known: Mapping[str, Any], asked: str | None, default: str
 
 
 class _Client:
-    """The player of a client's seat: `turns` are its views of the game, `answers` its messages."""
+    """The player of a client's seats: `turns` are its views of the game, `answers` its messages."""
 
     def __init__(self, spec: GameSpec, own: int, style: PromptStyle) -> None:
         self._style = style
