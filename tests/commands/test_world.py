@@ -19,6 +19,8 @@ from unstable.commands.session import Terminated
 from unstable.commands.world import loss_of, make_world
 from unstable.config import ConfigError, GameConfig, ModelConfig, WorldConfig, WorldRun, load
 from unstable.datasets.world import constant_texts, question_examples, random_play
+from unstable.games.catalog.kuhn import which_card
+from unstable.games.catalog.leduc import which_hand
 from unstable.games.catalog.nim import what_is_left
 from unstable.games.catalog.tic_tac_toe import what_completes, who_has_three
 from unstable.games.game import Game
@@ -93,6 +95,11 @@ def test_nim_questions_are_moves(seed):
     before, after = [[*map(int, sizes.split())] for sizes in (piles, answer)]
     assert before[pile] - number == after[pile] >= 0 < number
     assert sum(before) - number == sum(after)
+
+
+def test_card_questions_are_about_all_deals():
+    for draw, answers in ((which_card, "JQK"), (which_hand, "JQKP")):
+        assert {draw(random.Random(seed))[1][0] for seed in range(99)} == set(answers)
 
 
 def test_question_prompts_differ_from_play_prompts():

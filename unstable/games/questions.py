@@ -24,8 +24,8 @@ def line_of_play(
 
     `position` and `legal_moves` are functions of the game's `GameInfo`.
     """
-    with Chance(rng.getrandbits(64)):
-        env.reset(seats, 0)
+    with Chance(seed := rng.getrandbits(63)):
+        env.reset(seats, seed)  # TextArena's envs draw by it
         line = position(env)
         for _ in range(rng.randrange(most_moves)):
             made = env.step(rng.choice(legal_moves(env)))
