@@ -37,6 +37,7 @@ def test_chat_is_converted_for_template() -> None:
         {"role": "tool", "tool_call_id": "1", "content": "2"},
     ]
     request = read_request(ChatRequest, {**CHAT, "messages": messages})
+    assert request.characters == 4 * 16 + len("Be short." + "one\ntwo" + '{"a": 1}' + "2")
     function = {"name": "add", "arguments": {"a": 1}}
     assert request.chat == [
         {"role": "system", "content": "Be short."},

@@ -214,7 +214,7 @@ class RunConfig(Section):
 
     def opponents_among(self, names: Collection[str]) -> list[FixedOpponent]:
         """Return the listed opponents with these names, and the expert if it is listed."""
-        kept = {*names, *{self.sampling.expert} - {"expert"}}
+        kept = {*names, *{self.sampling.expert} - {"expert"}}  # "expert" needs no entry
         return [each for each in self.opponents.fixed if each.key in kept]
 
     @property

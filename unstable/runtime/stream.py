@@ -120,7 +120,7 @@ class Stream:
     ) -> AsyncGenerator[Results | Ended | ActorState]:
         """Yield the results of a `StreamCall`, then the actor's state if the process sends it.
 
-        Raises an error of `LOST` if the process dies, and `RuntimeError` for an error within it.
+        Raises an error of `cluster.LOST` if the process dies, `RuntimeError` for one within it.
         """
         call = StreamCall(next(self._numbers), list(specs), whole, enough, frozenset(given))
         self._asked.put(call)
