@@ -120,17 +120,6 @@ def test_group_with_failed_game_is_dropped_when_complete() -> None:
     assert buffer.stats() | {"dropped_failed": 4, "waiting": 0, "size": 0} == buffer.stats()
 
 
-def test_member_without_turns_counts_as_arrived() -> None:
-    buffer = Buffer(capacity=100, batch_size=1, max_staleness=4)
-    add(buffer, 0, outcome=1.0, size=3)
-    add(buffer, 1, outcome=1.0, size=3)
-    empty = game(("random", "main@0"), game_id=2, group_ids=[8, 7], group_size=3, turns=1)
-    buffer.add(empty.spec, packed(REWARDS.trajectories(empty)))
-    batch = buffer.draw(version=0)
-    assert batch is not None
-    assert {trajectory.game_id for trajectory in batch.opened().trajectories} == {0, 1}
-
-
 def test_only_tied_groups_are_dropped_and_counted() -> None:
     buffer = Buffer(capacity=100, batch_size=1, max_staleness=4, max_tied=100)
     for game_id in range(2):

@@ -1,6 +1,7 @@
 """A run seen from outside: `unstable watch`, `unstable runs`, names, tags, the best version."""
 
 import json
+import math
 import re
 import shutil
 import socket
@@ -22,7 +23,7 @@ from unstable.commands.session import make_folder
 from unstable.commands.watch import Watched, watch
 from unstable.config import ConfigError, dump
 from unstable.records.folder import RunFolder
-from unstable.records.reading import read_last_rows
+from unstable.records.reading import read_last_rows, read_rows
 from unstable.records.summary import RunSummary
 from unstable.records.tables import newest_score
 from unstable.tracking.dashboard import Dashboard
@@ -180,9 +181,10 @@ def fills(columns: int, text: str) -> bool:
 
 @pytest.mark.slow
 def test_watch_follows_a_real_run(project: Path) -> None:
-    """The dashboard of a real run, and what another terminal sees of it."""
+    """The dashboard of a real run with two learner ranks, and what another terminal sees of it."""
     arguments = ["train", "--config", "small.yaml", "--run_dir", "run", "--steps", "100000"]
     train = [*arguments, "--tracking.dashboard", "auto", "--eval.every", "100000"]
+    train += ["--num_learners", "2"]
     seen = draws(r"main@\d+ +\d+\.\d", r"update \d+ of 100,?000")
     with Screen(project, 80, 24, *train) as own:
         assert "actor 0" not in own.sees(draws(r"update \d+ of 100,?000"))
@@ -198,6 +200,10 @@ def test_watch_follows_a_real_run(project: Path) -> None:
             other.press("\x03")
             assert other.end() == 0
     assert "to resume   unstable train --resume run" in own.shown
+    folder = RunFolder(project / "run")
+    assert folder.log("learner-1").is_file()
+    rows = read_rows(folder.metrics)
+    assert len(rows) > 1 and all(math.isfinite(row["learn/loss"]) for row in rows[1:])
 
 
 def test_table_lists_state_and_tags(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

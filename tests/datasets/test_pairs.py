@@ -3,7 +3,7 @@
 import json
 
 from tests.helpers.learners import make_learner
-from tests.helpers.mistakes import line_of, refused
+from tests.helpers.mistakes import line_of
 from tests.helpers.models import tiny_model, tiny_tokenizer
 from tests.helpers.rows import every_row
 from unstable.config import AdapterConfig, GameConfig, ModelConfig
@@ -96,10 +96,6 @@ def test_file_errors_name_file_and_line(tmp_path, line, words):
     path = tmp_path / "pairs.jsonl"
     message = line_of(read, path, OWN, "", line)
     assert message.startswith(f"{path}:3: ") and words in message and "\n" not in message
-
-
-def test_missing_file_is_rejected(tmp_path):
-    refused("no such file", jsonl_pairs, tmp_path / "none.jsonl", GAME, builder())
 
 
 @every_row("name", "dpo", "simpo", "kto", "rft")

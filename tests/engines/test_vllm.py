@@ -28,7 +28,7 @@ from unstable.collectors.players.constrained import ConstrainedPlayer
 from unstable.commands.export import export
 from unstable.config import GameConfig, parse
 from unstable.engines.kinds import make_engine
-from unstable.engines.probe import BOUNDS, ProbeAnswer, ask_probe, check_probe, probe_adapters
+from unstable.engines.probe import ProbeAnswer, probe_adapters
 from unstable.models.base import load_model, load_tokenizer, model_path
 from unstable.models.shape import read_shape
 from unstable.prompts import PromptBuilder, load_style
@@ -347,14 +347,7 @@ async def test_request_aborted_by_vllm_fails(engine):
         await request
 
 
-async def test_probe_passes(engine, scorer):
-    adapters = probe_adapters(SHAPE, MODEL.lora)
-    answers = await ask_probe(engine, adapters, SHAPE.vocabulary)
-    scores: dict[str | None, Any] = {None: scorer.score(answers, None)}
-    scores |= {each.name: scorer.score(answers, each) for each in adapters}
-    check_probe(answers, scores, BOUNDS["float32"])
-
-
+@pytest.mark.tables("vllm", 0)
 async def test_failed_start_names_reason_and_log(tiny_folder, tmp_path):
     """The error of a failed child process names its log and gives a reason that the log holds."""
     folder, log = tmp_path / "broken", tmp_path / "engine.log"

@@ -22,7 +22,8 @@ Scores = Mapping[str | None, list[list[float]]]
 def kind(name: str, dtype: str) -> object:
     absent = [each for each in NEEDED[name] if importlib.util.find_spec(each) is None]
     skip = pytest.mark.skipif(bool(absent), reason=f"not installed: {', '.join(absent)}")
-    return pytest.param(name, dtype, marks=skip)
+    quarter = {"8bit": 1, "4bit": 3}[name]
+    return pytest.param(name, dtype, marks=(skip, pytest.mark.tables("vllm", quarter)))
 
 
 def scores_of(

@@ -40,6 +40,7 @@ def wait_for(condition, seconds: float = PATIENCE_S):
     return found
 
 
+@pytest.mark.tables("vllm", 2)
 def test_run_survives_death_of_its_actor(tmp_path: Path) -> None:
     """Two updates by the command line; the actor is killed in between and leaves no process."""
     (tmp_path / "run.yaml").write_text(RUN)

@@ -82,19 +82,6 @@ def test_tree_matches_open_spiel_and_chips_match_rules(tree):
     assert max(leduc.chips(node.env)[0] for node in ends(tree)) == leduc.MOST_CHIPS == 13
 
 
-def test_random_play_value_matches_open_spiel(tree):
-    """To the opener: -0.078125 chips, by `expected_game_score` of open_spiel 2.0.2."""
-    children = {(node.draws[:2], node.moves): node for node in tree}
-    value = 0.0
-    for node in ends(tree):
-        chance = 1 / 30 / (4 if len(node.draws) == 3 else 1)
-        for turn in range(len(node.moves)):
-            before = children[node.draws[:2], node.moves[:turn]]
-            chance /= len(leduc.legal_moves(before.env))
-        value += chance * leduc.chips(node.env)[0]
-    assert value == pytest.approx(-0.078125, abs=1e-12)
-
-
 def test_seat_sees_only_own_card_public_card_and_moves(tree):
     """A line of the compact form, a board, all that was said: an information set each."""
     by_line: dict[str, set] = {}

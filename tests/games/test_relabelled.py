@@ -23,7 +23,6 @@ ENVS = {
 }
 POKER = r"check|\bbet\b|\bcall\b|fold|\[raise|jack|queen|king|\b[JQK]\b"
 OLD = {env: re.compile(r"\b[0-8XO]\b" if env == "TicTacToe-v0" else POKER) for env in ENVS}
-POKER_ENVS = [env for env in ENVS if env != "TicTacToe-v0"]
 EACH = pytest.mark.parametrize("env", ENVS, ids=["kuhn", "leduc", "tic_tac_toe"])
 
 
@@ -37,7 +36,7 @@ def tree(env: str, seed: int | None = None) -> Tree:
     return grow(game(env, seed))
 
 
-@pytest.mark.parametrize("env", [*POKER_ENVS, pytest.param("TicTacToe-v0", marks=pytest.mark.slow)])
+@EACH
 def test_uniform_play_is_as_exploitable(env: str) -> None:
     own, other = tree(env), tree(env, 3)
     assert (own.nodes, len(own.decisions)) == (other.nodes, len(other.decisions))

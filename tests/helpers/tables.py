@@ -28,7 +28,16 @@ ROOT = Path(__file__).parent.parent.parent
 RECORD = ROOT / "tests/data/tables.json"
 TURNS = tomllib.loads((ROOT / "tests/data/turns.toml").read_text(encoding="utf-8"))
 QUARTERS = 4
-ONE_CORE = ("tests/games/", "tests/models/test_families.py", "tests/solving/")
+ONE_CORE = (
+    *(f"tests/chaos/test_{name}.py" for name in ("kill", "soak")),
+    *("tests/commands/test_" + name for name in ("corrected", "damaged_records", "full_weights")),
+    *(f"tests/commands/test_{name}.py" for name in ("relabel", "teach")),
+    *("tests/engines/test_life.py", "tests/games/", "tests/loop/test_preference_learning.py"),
+    *("tests/models/test_families.py", "tests/serving/test_command.py", "tests/solving/"),
+    *(f"tests/repository/test_{name}.py" for name in ("adding_a_game", "benches", "contributing")),
+    *(f"tests/repository/test_{name}.py" for name in ("readme_commands", "tutorials", "wheel")),
+    "tests/studies/test_tournament",
+)
 """Where slow tests use one core each, as the rows of quick tests do; others use all cores."""
 NODES = ("cluster", "crew", "files", "node_actor", "nodes", "placement")
 SOURCES = {
@@ -47,10 +56,7 @@ SOURCES = {
         "unstable/studies/league",
     ),
     "textarena": ("unstable/games/textarena.py", "constraints.txt"),
-    "vllm": (
-        *(f"unstable/engines/vllm/{name}.py" for name in ("core", "engine", "loras", "whole")),
-        *("unstable/engines/vllm/worker.py", "constraints.txt"),
-    ),
+    "vllm": ("unstable/engines/vllm", "unstable/models/quantize.py", "constraints.txt"),
 }
 """The files and folders whose change makes each table or wing run whole."""
 SOURCES |= {f"{name} rotating": tuple(each["sources"]) for name, each in TURNS.items()}

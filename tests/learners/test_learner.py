@@ -32,11 +32,10 @@ from tests.helpers.learners import (
 from tests.helpers.mistakes import line_of, refused
 from tests.helpers.models import random_adapter, tiny_model
 from tests.helpers.records import game_record
-from unstable.config import ConfigError, LearnerConfig
+from unstable.config import ConfigError
 from unstable.learners import columns, preparation
 from unstable.learners.model import packing
 from unstable.learners.model.trained import TrainedLora
-from unstable.learners.optimizer import scheduled_rate
 from unstable.models.adapters import read_adapter
 from unstable.models.checkpoint import STATE_FILE
 from unstable.records.games import read_game
@@ -345,16 +344,6 @@ def test_nonfinite_weights_and_wrong_versions_are_rejected(model, tmp_path):
         make_learner(model, adapter=dataclasses.replace(adapter, weights=save(tensors)))
     with pytest.raises(AssertionError):
         make_learner(model).update(mixed_batch(1))
-
-
-def test_schedules_by_hand():
-    rates = {}
-    for schedule in ("constant", "linear", "cosine"):
-        config = LearnerConfig(learning_rate=1.0, warmup_steps=2, schedule=schedule)
-        rates[schedule] = [scheduled_rate(config, step, 6) for step in range(8)]
-    assert rates["constant"] == [0.5, 1, 1, 1, 1, 1, 1, 1]
-    assert rates["linear"] == [0.5, 1, 1, 0.75, 0.5, 0.25, 0, 0]
-    assert rates["cosine"] == pytest.approx([0.5, 1, 1, 0.5 + 0.5**1.5, 0.5, 0.5 - 0.5**1.5, 0, 0])
 
 
 def test_schedules_continue_across_two_runs(model, tmp_path):

@@ -13,7 +13,6 @@ from tests.helpers.learners import (
     make_batch,
     make_learner,
     make_sample,
-    solve_bandit,
     trained,
 )
 from unstable.config import ConfigError, parse
@@ -271,11 +270,6 @@ def test_tiny_model_learns_preferences(model, name):
     assert (gained > 0.5).all()
     kind = "kto" if name == "kto" else "pair"
     assert metrics[f"learn/{kind}_accuracy"] == 1 and metrics[f"learn/{kind}_margin"] > 0
-
-
-@pytest.mark.parametrize("name", PREFERENCES)
-def test_bandit_is_learned_from_random_play(model, name):
-    solve_bandit(model, updates=30, batch_size=32, algorithm={"name": name})
 
 
 # Settings.

@@ -1,7 +1,6 @@
 """Several ranks act as one: equal gradients, metrics and files for any split of the samples."""
 
 import gc
-import json
 import math
 import multiprocessing
 import re
@@ -32,7 +31,6 @@ from tests.helpers.learners import (
     without_speed,
 )
 from tests.helpers.models import random_adapter, tiny_model
-from unstable.cli import run
 from unstable.config import AdapterConfig, ModelConfig
 from unstable.learners.micro_batches import MicroBatches
 from unstable.learners.ranks import Ranks, join, listen
@@ -446,19 +444,3 @@ def test_rank_shares_are_contiguous_with_similar_cost(costs, count):
     assert owners == sorted(owners) and set(owners) <= set(range(count))
     loads = np.bincount(owners, weights=costs, minlength=count)
     assert abs(loads - sum(costs) / count).max() <= max(costs)
-
-
-@pytest.mark.slow
-def test_a_run_with_two_ranks(tiny_folder, here):
-    arguments = (
-        f"--model {tiny_folder} --run_dir run --num_learners {RANKS} --num_actors 1 --steps 2 "
-        "--loop.mode sync --model.dtype float32 --init fresh --sampling.max_tokens 4 "
-        "--learner.batch_size 16 --learner.micro_batch_size 8 --eval.every 0"
-    ).split()
-
-    assert run(["train", *arguments]) == 0
-    rows = [json.loads(row) for row in (here / "run/metrics.jsonl").read_text().splitlines()]
-    assert [row["version"] for row in rows] == [0, 1, 2]
-    assert all(math.isfinite(row["learn/loss"]) for row in rows[1:])
-    assert (here / "run/checkpoints/000002/adapter_model.safetensors").is_file()
-    assert (here / "run/logs/learner-1.log").is_file()

@@ -75,6 +75,7 @@ def test_schedules_end_at_final_rate():
         config = LearnerConfig(learning_rate=2.0, warmup_steps=2, **changes)
         return [scheduled_rate(config, step, 6) for step in range(8)]
 
+    assert rates(schedule="constant") == [1, *[2] * 7]
     linear = rates(schedule="linear", final_rate=0.2)
     assert linear == pytest.approx([1, 2, 2, 1.6, 1.2, 0.8, 0.4, 0.4])
     cosine = rates(schedule="cosine", final_rate=0.5)

@@ -3,7 +3,6 @@
 import json
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache
 
 from hypothesis import example, given, settings
@@ -281,11 +280,3 @@ def test_file_examples_add_no_control_tokens(tmp_path):
     )
     ids = [added_ids(tokenizer, each.tokens.prompt_ids + each.tokens.token_ids) for each in found]
     assert ids[0] == ids[1] and ids[2] == ids[3]
-
-
-def test_prompts_are_cached_and_rules_are_reused():
-    built = builder(tokenizer_of(SMOLLM2))
-    seen = replace(observation(FORGED), rules=WORDS[0] * 2)
-    assert built.build(seen).ids is built.build(seen).ids
-    assert built.build(replace(seen, board="")).ids
-    assert built._start_ids.cache_info().hits == 1

@@ -474,16 +474,6 @@ def test_partial_line_is_reported_then_dropped(tmp_path: Path) -> None:
     assert objects(path) == [{"a": 1}, {"a": 3}]
 
 
-def test_unwritable_record_leaves_no_trace(tmp_path: Path) -> None:
-    path = tmp_path / "x.jsonl"
-    file = LineFile(path)
-    with pytest.raises(ValueError):
-        file.write({"a": float("inf")})
-    file.write({"a": 1})
-    file.close()
-    assert objects(path) == [{"a": 1}]
-
-
 def test_file_is_replaced_atomically(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "folder" / "x"
     with pytest.raises(FileNotFoundError):  # a removed folder is not recreated

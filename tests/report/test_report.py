@@ -60,23 +60,6 @@ def evaluated(run: Run, *figures: tuple[float, float, float]) -> Run:
     return replace(run, rows=[row])
 
 
-@pytest.mark.parametrize(
-    "gains, kind",
-    [
-        ([(0.3, 0.2, 0.4), (0.1, 0.05, 0.2)], "better"),
-        ([(0.3, 0.2, 0.4), (0.1, -0.05, 0.2)], "better"),
-        ([(0.3, 0.2, 0.4), (-0.2, -0.3, -0.1)], "mixed"),
-        ([(0.1, -0.1, 0.3)], "same"),
-        ([(-0.3, -0.4, -0.2), (0.0, -0.1, 0.1)], "worse"),
-        ([], "unknown"),
-    ],
-)
-def test_verdict_follows_intervals(run: Run, gains: list[Any], kind: str) -> None:
-    found = verdict(evaluated(run, *gains))
-    assert found.kind == kind
-    assert len(found.reasons) == max(1, len(gains))
-
-
 def test_gain_is_written_as_sentence(run: Run) -> None:
     (reason,) = verdict(evaluated(run, (0.25, -0.5, 0.75))).reasons
     assert reason == (
@@ -98,21 +81,6 @@ def test_payoff_columns_appear_if_a_game_pays(run: Run) -> None:
     assert {len(cells) for cells in paid["rows"]} == {len(paid["columns"])}
     at = paid["columns"].index("payoff")
     assert ["+0.50 (+0.25 to +0.75)", "−0.12"] in [cells[at : at + 2] for cells in paid["rows"]]
-
-
-def test_exploitability_decides_if_bounds_do_not_overlap(run: Run) -> None:
-    def measured(*bounds: tuple[float, float]) -> str:
-        names = ("exploit/Kuhn/low", "exploit/Kuhn/high")
-        rows = [
-            {"version": version, **dict(zip(names, each, strict=True))}
-            for version, each in enumerate(bounds)
-        ]
-        return verdict(replace(run, rows=rows)).kind
-
-    assert measured((0.4, 0.5), (0.1, 0.3)) == "better"
-    assert measured((0.4, 0.5), (0.1, 0.45)) == "same"
-    assert measured((0.1, 0.2), (0.3, 0.4)) == "worse"
-    assert measured((0.1, 0.2)) == "unknown"
 
 
 def test_curves_contain_values_of_rows(run: Run) -> None:

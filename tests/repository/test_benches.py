@@ -212,7 +212,7 @@ def test_python_bench_runs(script: str, restored: None, capsys: pytest.CaptureFi
 
 @pytest.mark.parametrize(
     "script",
-    table("benches", [name for name in SCRIPTS if name.endswith(".sh")], ["small_worlds.sh"]),
+    table("benches", [name for name in SCRIPTS if name.endswith(".sh")], []),
 )
 def test_shell_bench_runs(script: str, tmp_path: Path) -> None:
     program = tmp_path / "unstable"

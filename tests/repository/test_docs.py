@@ -117,11 +117,6 @@ def test_loss_is_the_sum_of_the_documented_terms(folder: Path) -> None:
     assert sum(terms) == pytest.approx(rows[1]["learn/loss"], abs=1e-6)
 
 
-def test_paths_on_the_concepts_page_exist() -> None:
-    for path in re.findall(r"`(unstable/[\w/.]+)`", page("concepts.md")):
-        assert (ROOT / path).exists(), path
-
-
 # The Python API
 
 
@@ -140,6 +135,7 @@ def test_api_page_lists_all_public_names() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.one_core
 def test_documented_api_script_trains(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (script,) = (each for each in blocks("python", page("python_api.md")) if each[0] == "#")
     with locally():
@@ -400,6 +396,7 @@ def test_tutorial_game_style_and_bot_play_together(sticks: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.one_core
 def test_tutorial_commands_train_a_model(sticks: Path, capfd: pytest.CaptureFixture[str]) -> None:
     small = {
         "world": "--world.steps 30 --world.games 20 --world.score_games 0",

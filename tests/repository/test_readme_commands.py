@@ -7,6 +7,7 @@ import pytest
 from tests.helpers.cli import in_process, no_developers_lines
 from tests.helpers.locally import locally
 from tests.helpers.pages import README, commands
+from tests.helpers.tables import table
 
 pytestmark = pytest.mark.slow
 SMALL = ["--learner.batch_size", "32", "--learner.micro_batch_size", "32", "--eval.games", "4"]
@@ -23,7 +24,7 @@ LONG = {("tiny", "exploit")}
 """The 4,520 positions of TicTacToe take minutes."""
 
 
-@pytest.mark.parametrize("config", ["tiny", "tiny_nim"])
+@pytest.mark.parametrize("config", table("commands rotating", ["tiny", "tiny_nim"], ["tiny_nim"]))
 def test_readme_commands_run(config: str, tmp_path: Path) -> None:
     begin = ["train", "--config", config, "--run_dir", "outputs/run", "--steps", "4", *SMALL]
     with locally():

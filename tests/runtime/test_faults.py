@@ -155,6 +155,7 @@ def stuck(result, seat):
 """
 
 
+@pytest.mark.one_core
 @pytest.mark.fault("a reward term hangs")
 def test_hanging_reward_term_fails_games_then_the_run(project: Path) -> None:
     (project / "mine.py").write_text(REWARD)
@@ -186,6 +187,7 @@ class Stuck(textarena.Env):
 """
 
 
+@pytest.mark.one_core
 @pytest.mark.fault("a start-up check fails")
 def test_game_that_hangs_at_start_is_a_config_error(project: Path) -> None:
     (project / "mine.py").write_text(GAME)
@@ -213,6 +215,7 @@ print("alive")
 """
 
 
+@pytest.mark.one_core
 def test_unwritable_log_prints_nothing(tmp_path: Path) -> None:
     done = ran([sys.executable, "-c", BLOCKED_LOG], tmp_path)
     assert (done.stdout, done.stderr) == ("alive\n", "")

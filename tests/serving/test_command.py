@@ -70,6 +70,7 @@ def test_run_versions_are_served_with_token(place: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.slow
+@pytest.mark.tables("serving", 0)
 def test_base_model_is_served_without_run(place: Path) -> None:
     process, url = served(place, "--config", "tiny", "--top_logprobs", "0")
     with openai.OpenAI(base_url=url, api_key="any", max_retries=0) as client:

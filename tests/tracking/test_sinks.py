@@ -383,18 +383,6 @@ def test_documentation_lists_every_sink_method() -> None:
     assert named == {name for name, value in vars(Sink).items() if callable(value)} - {"__init__"}
 
 
-def test_documented_sink_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "pages_sinks.py").write_text(blocks("python", PAGE)[0])
-    monkeypatch.syspath_prepend(tmp_path)
-    config = make_config(tracking={"dashboard": "off", "sinks": ["pages_sinks:ScoreFile"]})
-    tracker = make_tracker(tmp_path / "run", config, sinks=own_sinks(config))
-    run_updates(tracker)
-    tracker.close()
-    assert (tmp_path / "run/scores.txt").read_text() == (
-        "0 TicTacToe-v0 random 0.50\n1 TicTacToe-v0 random 0.60\n2 TicTacToe-v0 random 0.60\n"
-    )
-
-
 @pytest.mark.slow
 def test_documented_sink_and_callbacks_run_in_a_real_loop(
     tmp_path: Path,
