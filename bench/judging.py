@@ -69,10 +69,6 @@ async def measure(arguments: argparse.Namespace) -> None:
         f"tree {grown - began:.1f} s, scoring {scored - grown:.1f} s (engine {engine_s:.1f} s, "
         f"{engine_s / total:.0%} of all), values {ended - scored:.1f} s"
     )
-    print(
-        f"{stats['prompt_tokens'] - stats['cached_prompt_tokens']:,.0f} tokens computed of "
-        f"{stats['prompt_tokens']:,.0f}"
-    )
 
     chosen = Random(0).sample(range(len(decisions)), arguments.sample)
     began = time.perf_counter()

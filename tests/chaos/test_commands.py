@@ -17,12 +17,11 @@ from tests.helpers.cli import (
     command_line,
     ended,
     goes_on,
-    in_process,
     no_developers_lines,
+    run_locally,
     start,
     wait_for,
 )
-from tests.helpers.locally import locally
 from tests.helpers.loop import played
 from tests.helpers.mistakes import refused
 from tests.helpers.resume import TIMED, weights
@@ -55,9 +54,7 @@ def killed(process: "subprocess.Popen[str]") -> str:
 @pytest.mark.fault("an actor crashes")
 def test_killed_run_resumes_to_the_uninterrupted_result(project: Path) -> None:
     """Kill one of two actors, then the driver, then close the terminal of the resumed run."""
-    with locally():
-        whole = in_process(project, "train", "--config", "small.yaml", "--run_dir", "whole", *LONG)
-    assert whole.returncode == 0, whole.stderr
+    run_locally(project, "train", "--config", "small.yaml", "--run_dir", "whole", *LONG)
     one, two = RunFolder(project / "whole"), RunFolder(project / "run")
 
     process, log = start(project, *LONG), two.log("loop")
@@ -66,9 +63,7 @@ def test_killed_run_resumes_to_the_uninterrupted_result(project: Path) -> None:
     goes_on(project, process, updates=2)
     assert "died and is restarted; its games are replayed" in killed(process)
     closed_in_last_evaluation(project, two)
-    with locally():
-        done = in_process(project, "train", "--resume", "run")
-    assert done.returncode == 0, done.stderr
+    done = run_locally(project, "train", "--resume", "run")
     assert f"the run resumes from version {STEPS}" in done.stderr
     assert no_developers_lines(done.stdout + done.stderr)
 
@@ -130,9 +125,7 @@ def test_ctrl_c_finishes_the_update_and_prints_how_to_resume(project: Path) -> N
     if begun := re.search(r"cleanly once update (\d+) is finished", output):
         assert folder.state(int(begun[1])).is_file() and last == int(begun[1])
     words = ["--steps", str(last + 1), "--eval.games", "4"]
-    with locally():
-        done = in_process(project, "train", "--resume", "run", *words)
-    assert done.returncode == 0, done.stderr
+    run_locally(project, "train", "--resume", "run", *words)
     assert [row["version"] for row in read_rows(folder.metrics)] == [*range(last + 2)]
     assert yaml.safe_load(folder.config.read_text())["loop"]["steps"] == last + 1
     again = ["train", "--resume", str(folder.root)]

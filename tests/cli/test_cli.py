@@ -22,11 +22,11 @@ from tests.helpers.cli import (
     in_process,
     no_developers_lines,
     rows,
+    run_locally,
     unstable,
     wait_for,
     written,
 )
-from tests.helpers.locally import locally
 from tests.helpers.mistakes import line_of
 from tests.helpers.resume import weights
 from unstable.cli import SHORT_FORMS, main, parse_options, run
@@ -59,9 +59,7 @@ def test_saved_config_reproduces_the_run(trained: Path) -> None:
         assert (trained / f"run/logs/{component}.log").is_file()
     saved = yaml.safe_load((trained / "run/config.yaml").read_text())
     assert saved["tracking"]["run_dir"] is None  # runs again in another folder
-    with locally():
-        again = in_process(trained, "train", "--config", "run/config.yaml", "--run_dir", "again")
-    assert again.returncode == 0, again.stderr
+    run_locally(trained, "train", "--config", "run/config.yaml", "--run_dir", "again")
     first, second = (read_rows(trained / name / "metrics.jsonl") for name in ("run", "again"))
     assert [row["learn/loss"] for row in first[1:]] == [row["learn/loss"] for row in second[1:]]
 
@@ -71,9 +69,7 @@ def test_eval_and_exploit_of_a_version(trained: Path) -> None:
     """Against a bot and the versions before it, by chance and greedily, and to the bit."""
     words = ["--eval.opponents", "random", "past", "--games", "4", "--eval.constrained", "true"]
     words += ["--eval.temperature", "[1.0,0.0]", "--eval.exploitability.every", "1"]
-    with locally():
-        judged = in_process(trained, "eval", "run@2", *words)
-    assert judged.returncode == 0, judged.stderr
+    judged = run_locally(trained, "eval", "run@2", *words)
     assert "evaluation of version 2" in judged.stdout
     assert "100 % legal moves" in judged.stdout
     for opponent in ("random", "random, greedy", "past", "past, greedy"):
@@ -82,9 +78,7 @@ def test_eval_and_exploit_of_a_version(trained: Path) -> None:
 
     assert "exploitability of version 2 · Nim-v0: " in judged.stdout
     assert "26 decisions, 17 prompts" in judged.stdout
-    with locally():
-        exact = in_process(trained, "exploit", "run@2", "--past")
-    assert exact.returncode == 0, exact.stderr
+    exact = run_locally(trained, "exploit", "run@2", "--past")
     worst = r"worst case of version 2 · Nim-v0: wins \S+( to \S+)? per game against version [01], "
     assert re.search(f"{worst}the least of 2 versions, 0 to 1", exact.stdout)
     same = r"exploitability of version 2 · Nim-v0: [0-9. to]+"
@@ -117,9 +111,7 @@ def test_interrupted_offline_run_resumes(trained: Path) -> None:
     assert process.returncode == 130, output
     assert "to resume   unstable train --resume offline" in output
     made = read_rows(metrics)[-1]["version"]
-    with locally():
-        resumed = in_process(trained, "learn", "--resume", "offline", "--steps", str(made + 2))
-    assert resumed.returncode == 0, resumed.stderr
+    resumed = run_locally(trained, "learn", "--resume", "offline", "--steps", str(made + 2))
     assert no_developers_lines(resumed.stdout + resumed.stderr)
     assert f"update {made + 2}/{made + 2} · epoch " in resumed.stdout
     assert "held-out loss" in resumed.stdout
@@ -131,9 +123,7 @@ def test_interrupted_offline_run_resumes(trained: Path) -> None:
 def test_fork_starts_from_origin_and_best_response_learns(trained: Path) -> None:
     shutil.copytree(trained / "run", trained / "origin")
     words = ["--fork", "origin@1", "--steps", "1", "--run_dir", "forked"]
-    with locally():
-        forked = in_process(trained, "train", *words)
-    assert forked.returncode == 0, forked.stderr
+    run_locally(trained, "train", *words)
     origin, new = RunFolder(trained / "origin"), RunFolder(trained / "forked")
     assert weights(new, 0) == weights(origin, 1)
     config = yaml.safe_load(new.config.read_text())
@@ -141,21 +131,20 @@ def test_fork_starts_from_origin_and_best_response_learns(trained: Path) -> None
     assert config["model"]["init"].endswith("origin/checkpoints/000001")
 
     options = ["--learn", "--steps", "1", "--eval.every", "1", "--run_dir", "learned"]
-    with locally():
-        learned = in_process(trained, "exploit", "forked@1", *options)
-    assert learned.returncode == 0, learned.stderr
+    learned = run_locally(trained, "exploit", "forked@1", *options)
     assert "Nim-v0 against target: score" in learned.stdout
     assert weights(RunFolder(trained / "learned"), 0) == weights(new, 1)
     bound = r"learned · Nim-v0: version 1 scores [0-9.() to]+ against target: a lower bound"
     assert re.search(bound, learned.stdout), learned.stdout
 
     shutil.rmtree(origin.checkpoint(1))
-    with locally():
-        later = in_process(trained, "train", "--resume", "forked", "--steps", "2")
-    assert later.returncode == 0, later.stderr  # the origin may be deleted
+    run_locally(trained, "train", "--resume", "forked", "--steps", "2")
     (origin.checkpoint(2) / "learner.pt").unlink()
     with pytest.raises(ConfigError, match="its optimizer state was deleted"):
         run(["train", "--fork", f"{origin.root}@2", "--run_dir", str(trained / "third")])
+
+
+BEST_OF = ["--eval.best_of", "{answers: 2, judge: format}"]
 
 
 def test_eval_parses_versions_like_other_commands(tmp_path: Path) -> None:
@@ -165,8 +154,10 @@ def test_eval_parses_versions_like_other_commands(tmp_path: Path) -> None:
         ([f"{tmp_path}@7"], "version = 7: checkpoint not found in "),
         ([f"{tmp_path}", "--version", "7"], "version = 7: checkpoint not found in "),
         ([f"{tmp_path}@best"], f"RUN_DIR = {str(tmp_path)!r}: the best version is not recorded"),
+        ([f"{tmp_path}@there/run"], f"RUN_DIR = '{tmp_path}@there/run': "),
         ([f"{tmp_path}@x"], f"RUN_DIR[@VERSION] = '{tmp_path}@x': invalid version; give a number"),
         ([f"{tmp_path}@1", "--version", "1"], "--version = 1: "),
+        ([f"{tmp_path}@1", *BEST_OF], "eval.best_of.judge: must score single turns"),
     ):
         assert line_of(run, ["eval", *arguments]).startswith(problem)
 
@@ -283,9 +274,7 @@ def test_custom_game_and_bot_from_yaml_may_block_actors(
     assert bots
     assert all(turn["action"] == "[1]" and not turn["invalid"] for turn in bots)
     (project / "block").unlink()
-    with locally():
-        done = in_process(project, "eval", "run", "--games", "2")
-    assert done.returncode == 0, done.stderr
+    done = run_locally(project, "eval", "run", "--games", "2")
     assert "Countdown against python:TakeOne" in done.stdout
 
 

@@ -218,6 +218,9 @@ async def test_tokens_are_reserved_and_settled_by_the_reply(server: Server, tmp_
         while True:
             await ask(server, **settings)
     assert ledger.spent().tokens <= 2000 and ledger.spent().calls == server.asked
+    long = settings | {"extra": {"max_tokens": 4000}, "ledger": str(tmp_path / "other.json")}
+    with pytest.raises(SpentError):
+        await ask(server, **long)
 
 
 def test_concurrent_calls_cannot_exceed_cap(server: Server, tmp_path: Path) -> None:

@@ -120,6 +120,19 @@ async def test_turn_records_the_shares_of_a_named_opponent() -> None:
             assert max(shares) == sum(shares) == 1.0
 
 
+async def test_isolated_turns_record_the_shares_of_the_rule_bot() -> None:
+    game = {"env": "SimpleTak-v0", "prompt": "answer", "isolated": True}
+    sampling = {"moves": "expert", "expert": "rules"}
+    playing = collector(Scripted(), games=[game], sampling=sampling)
+    for result in await played(playing.play(specs(2, ("main@0", "main@1"), env="SimpleTak-v0"))):
+        assert isinstance(result, GameResult), result
+        own = Game(GameConfig(env="SimpleTak-v0"), result.spec.seed)
+        own.observe()
+        mix = own.rule_moves()
+        shares = [share or 0.0 for _, share in kept(result.turns[0])]
+        assert shares == [mix.get(move, 0.0) for move in own.legal_moves()] and sum(shares) > 0
+
+
 @every_row(
     "expert, problem",
     ("random", "sampling.expert = 'random': states no probabilities of moves; name expert, rules"),

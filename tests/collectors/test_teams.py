@@ -21,16 +21,16 @@ from unstable.commands.prepare import check_games, prepare
 from unstable.config import GameConfig, RunConfig, dump, parse
 from unstable.games.check import check_game
 from unstable.games.game import Game
-from unstable.league import guard
 from unstable.league.evaluation import evaluation_games, evaluation_scores, game_scores
 from unstable.league.ratings import Registry
 from unstable.league.schedule import Schedule
 from unstable.loop.train import train
 from unstable.records.games import read_game
 from unstable.records.reading import read_rows
-from unstable.tracking.play import PlayMetrics, PlayTally
+from unstable.tracking.play import PlayMetrics
 from unstable.tracking.view import RecentGame
 from unstable.types import GameResult, GameSpec, PlayerId
+from unstable.types.play import PlayTally
 
 RANDOM, POLICY = PlayerId("random"), PlayerId.policy(2)
 UNEVEN = ((0, 3), (1,), (2, 4, 5))
@@ -261,19 +261,15 @@ def test_metrics_count_a_team_game_once() -> None:
     won = team_game(env="Relay")
     forfeited = team_game(outcomes=(-1.0, -1.0, 0.0, 0.0), forfeit=1, env="Relay")
     mirror = team_game(("main@2",) * 4, env="Relay")
-    metrics, tally, counted = PlayMetrics(config()), PlayTally.empty(), guard.TrainingGames()
+    metrics, tally = PlayMetrics(config()), PlayTally.empty()
     for result in (won, forfeited, mirror):
         tally.add_game(result, [])
-        counted.add(result)
     metrics.tally.add(tally)
     row = metrics.take(1.0)
     assert row["collect/versus/random/games"] == 2
     assert row["collect/versus/random/win"] == row["collect/versus/random/forfeit"] == 0.5
     assert row["collect/versus/self/games"] == 2 and row["collect/versus/self/win"] == 0.5
     assert row["collect/outcome/Relay/1"] == pytest.approx(1 / 3)  # by seat, as baselines are
-    taken = counted.take()
-    assert (taken["collect/versus/others/games"], taken["collect/versus/self/games"]) == (2, 2)
-    assert taken["collect/versus/others/forfeit"] == 0.5
     shown = RecentGame.of(brief(forfeited), 0.0)
     assert shown.standings == ["loss"] and shown.forfeited and shown.players == {RANDOM}
 

@@ -166,6 +166,13 @@ async def test_only_unfinished_thoughts_are_closed(opens, said, ends):
     assert first.seed == 5 != second.seed
 
 
+async def test_request_for_fewer_tokens_than_the_budget_keeps_its_limit():
+    engine: Any = Told("hm, and hm again")
+    request = asking([9], max_tokens=BUDGET - 1)
+    (answer,) = await sample_answer(engine, prompts(budget=BUDGET), request, think_budget=BUDGET)
+    assert answer.scored and engine.asked == [request]
+
+
 async def test_thought_ending_must_leave_room_for_action():
     engine: Any = Told("hm, and hm again")
     made = prompts(budget=BUDGET, ending="Enough.")

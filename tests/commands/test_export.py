@@ -38,11 +38,14 @@ SECRET = "sk-a-key-that-nobody-may-see"
 def config(tiny_folder: Path) -> RunConfig:
     model = {"name": str(tiny_folder), "dtype": "float32", "init": "fresh"}
     remote = {"kind": "openai", "model": "m", "base_url": "http://a.private.host/v1"}
+    asked = {"model": "m", "base_url": "http://b.private.host/v1", "api_key_env": "SOME_KEY"}
     return parse(
         {
             "model": model | {"adapter": {"rank": 4, "alpha": 8}},
             "games": [{"env": "TicTacToe-v0", "prompt": "answer"}],
             "opponents": {"fixed": [remote | {"api_key_env": "SOME_KEY"}]},
+            "judges": {"style": {"kind": "llm", "args": asked}},
+            "cluster": {"address": "c.private.host:6379"},
             "sampling": {"max_tokens": 6},
             "actors": {"games_in_flight": 2},
             "tracking": {"dashboard": "off"},
@@ -182,7 +185,14 @@ def test_export_contains_no_local_paths_or_keys(
     for out in outs:
         for file in (path for path in out.iterdir() if path.suffix not in (".png",)):
             content = file.read_bytes()
-            for word in (SECRET, str(tiny_folder), str(folder.root), str(tmp_path), "private.host"):
+            for word in (
+                SECRET,
+                str(tiny_folder),
+                str(folder.root),
+                str(tmp_path),
+                "private.host",
+                "SOME_KEY",
+            ):
                 assert word.encode() not in content, (file.name, word)
         assert "<OPENAI_API_KEY>" in (out / "prompts.json").read_text()
 

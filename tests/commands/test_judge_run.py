@@ -85,7 +85,9 @@ def test_games_are_judged_only_once(
     assert len(lines(path)) == 1 + len(games)
 
 
-def test_file_with_other_terms_is_rejected_unchanged(trained: RunFolder, server: Server) -> None:
+def test_file_with_other_terms_is_rejected_unchanged(
+    trained: RunFolder, server: Server, tmp_path: Path
+) -> None:
     server.replies = [Reply(body=outcomes)]
     own = ["judge", str(trained.root), "--into", "own"]
     assert run(own) == 0  # the run's own term: outcome
@@ -94,6 +96,9 @@ def test_file_with_other_terms_is_rejected_unchanged(trained: RunFolder, server:
         run([*own, "--buffer.rewards.0.weight", "2"])
     assert trained.judged("own").read_bytes() == before
     refused(r"^--terms = '.*none.yaml': file not found", run, [*own, "--terms", "none.yaml"])
+    (tmp_path / "list.yaml").write_text("judges: [helpful]")
+    terms = ["--terms", str(tmp_path / "list.yaml")]
+    refused("judges: not a mapping; write each judge under its name", run, [*own, *terms])
 
 
 def test_failed_games_are_retried(

@@ -458,7 +458,7 @@ def test_state_without_a_part_is_invalid(whole: RunFolder) -> None:
             spare += [f"{name}.{each}"] if is_whole() else []
             part[each] = value
     # Missing in runs of an older release.
-    assert spare == ["format", "registry.equals", "tracker.beside"]
+    assert {*spare} == {"format", "guard.games", "registry.equals", "tracker.beside"}
 
 
 def test_state_of_another_format_is_one_line(tmp_path: Path, whole: RunFolder) -> None:
@@ -513,6 +513,11 @@ async def test_forbidden_change_is_one_line(tmp_path: Path, whole: RunFolder) ->
             {"name": "ppo"},
             {"critic.kind": "adapter"},
             "algorithm.critic.kind = 'adapter': the saved state has critic 'head'",
+        ),
+        (
+            {"name": "vrpo"},
+            {"critic.sees": "seat"},
+            "algorithm.critic.sees = 'seat': the saved critic sees 'state'",
         ),
         ({}, {"ema": 0.9}, "ema = 0.9: the saved state has no running mean of the weights"),
     ],

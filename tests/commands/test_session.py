@@ -26,6 +26,8 @@ def test_taken_run_folder_gets_a_number(here: Path, monkeypatch: pytest.MonkeyPa
     folders = [session.make_folder(parse({})).root for _ in range(3)]
     name = "smollm2-135m-TicTacToe-v0-random-now"
     assert [folder.name for folder in folders] == [name, f"{name}-2", f"{name}-3"]
+    games = [{"env": "TicTacToe-v0", "name": f"{number}{'n' * 60}"} for number in range(9)]
+    assert session.make_folder(parse({"games": games})).root.name.endswith("nnn-now")
 
 
 @pytest.fixture

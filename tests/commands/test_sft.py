@@ -17,9 +17,8 @@ from typing import Any
 import pytest
 
 from tests.helpers.builders import asking
-from tests.helpers.cli import PATIENCE_S, background, in_process, no_developers_lines, wait_for
+from tests.helpers.cli import PATIENCE_S, background, no_developers_lines, run_locally, wait_for
 from tests.helpers.datasets import recorded_game
-from tests.helpers.locally import locally
 from tests.helpers.loop import lines, make_actor
 from tests.helpers.mistakes import line_of, refused
 from tests.helpers.models import tiny_model, tiny_tokenizer
@@ -277,6 +276,8 @@ def test_resuming_a_finished_run_only_packs_it(tiny_folder: Path, tmp_path: Path
     folder = sft(config, "unstable sft --config own.yaml --games.0.name 'two\nlines ö\x07'")
     packed, rows = path.read_bytes(), lines(folder.metrics)
     path.unlink()
+    with folder.held("another"):
+        refused("--resume = .*: another process is using the run", resume, folder.root)
     resume(folder.root)
     assert path.read_bytes() == packed
     assert lines(folder.metrics) == rows
@@ -374,9 +375,7 @@ def test_interrupted_run_resumes(tiny_folder: Path, project: Path) -> None:
     assert f"interrupted; to resume: unstable sft --resume {folder.root.name}" in output
     done = len(epochs(folder))
     assert 1 < done < 13
-    with locally():
-        resumed = in_process(project, "sft", "--resume", "run")
-    assert resumed.returncode == 0, resumed.stderr
+    resumed = run_locally(project, "sft", "--resume", "run")
     assert no_developers_lines(resumed.stdout + resumed.stderr)
     assert f"epoch {done}/12" in resumed.stdout and "before training" not in resumed.stdout
     assert [row["sft/epoch"] for row in epochs(folder)] == list(range(13))

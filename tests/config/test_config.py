@@ -163,6 +163,13 @@ def test_config_errors_are_one_line_with_remedy(data: dict[str, Any], message: s
     assert line_of(parse, data) == message
 
 
+def test_override_below_null_makes_its_section(tmp_path: Path) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text("learner: {algorithm: {name: ppo, critic: null}}")
+    kind = {"learner.algorithm.critic.kind": "adapter"}
+    assert load(str(path), kind).learner.algorithm.critic.kind == "adapter"
+
+
 @every_row(
     "overrides, message",
     ({"games.3.env": "X"}, "'3': invalid list index; use 0 to 1"),

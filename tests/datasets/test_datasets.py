@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import AddedToken
 
 from tests.helpers.datasets import recorded_game
 from tests.helpers.learners import token_sample
@@ -24,7 +25,14 @@ from unstable.datasets.sources import expert_examples, jsonl_examples, recorded_
 from unstable.engines.embedded.engine import EmbeddedEngine
 from unstable.games.game import Game
 from unstable.models.base import load_tokenizer
-from unstable.prompts import STYLES, PromptBuilder, load_style, observation_text, write_answer
+from unstable.prompts import (
+    STYLES,
+    PromptBuilder,
+    Tags,
+    load_style,
+    observation_text,
+    write_answer,
+)
 
 TICTACTOE = GameConfig()
 KUHN = GameConfig(env="unstable.games.catalog.kuhn:KuhnPoker", name="Kuhn")
@@ -217,6 +225,20 @@ def write(path, *rows):
 WON = ("[4]", "[0]", "I say [1]", "[8]", "[7]")
 
 
+async def test_answers_with_special_thought_tags_are_examples(tmp_path):
+    tokenizer = tiny_tokenizer()
+    tags = Tags("[THINK]", "[/THINK]")
+    tokenizer.add_tokens([AddedToken(tag, special=True, normalized=False) for tag in tags])
+    row = await recorded_game(*WON)
+    said = row["turns"][0]["answer"]
+    said["text"] = f"{tags.open}hm{tags.close}[4]"
+    ids = [*tokenizer.encode(said["text"], add_special_tokens=False), STOP]
+    (segment,) = said["sampled"]["segments"]
+    segment |= {"token_ids": ids, "logprobs": [-1.0] * len(ids)}
+    first, *_ = recorded_examples([write(tmp_path / "train-000003.jsonl", row)], tokenizer)
+    assert first.tokens.scored_ids == ids
+
+
 async def test_winners_turns_keep_recorded_ids(tmp_path):
     won = await recorded_game(*WON)
     lost = await recorded_game("[0]", "[4]", "[1]", "[2]", "[8]", "[6]")
@@ -390,6 +412,10 @@ def test_chat_answers_are_examples_unless_weight_is_zero(tmp_path: Path) -> None
     (
         json.dumps({"messages": [{"role": "user", "content": "x"}] * 2}),
         ":3: messages: no assistant message to train on; add one",
+    ),
+    (
+        json.dumps({"prompt": [ASKED, SAID], "completion": [SAID | {"weight": 0}]}),
+        ":3: completion: no assistant message to train on; add one",
     ),
     (json.dumps({"observation": "x " * 5000, "action": "[4]"}), "max_prompt_tokens = 4096"),
 )

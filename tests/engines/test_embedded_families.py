@@ -112,6 +112,9 @@ async def test_answers_and_scores_equal_plain_forward(kind: str) -> None:
         scores = await asyncio.gather(
             *(engine.score(RULES, continuations, adapter=name) for name in names)
         )
+        stats = engine.stats()
+    assert stats["requests"] == len(asked)
+    assert stats["sampled_tokens"] == sum(len(answer.token_ids) for *_, answer in asked)
     assert_each_is_exact(asked, plain, None)
 
     for name, found in zip(names, scores, strict=True):

@@ -268,7 +268,7 @@ async def test_versions_share_no_prefix(engine, scorer):
 async def test_removed_adapter_is_rejected(engine, scorer):
     kept = adapter("kept", 1)
     async with serving(engine, adapter("gone", 0), kept):
-        folder = engine._versions._store.find("gone").folder
+        folder = engine._versions.find("gone").folder
         request = asyncio.create_task(ask(engine, adapter="gone"))
         await asyncio.sleep(0)
         with pytest.raises(AssertionError, match="in use"):

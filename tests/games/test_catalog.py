@@ -1,8 +1,5 @@
 """Test checks of games and opponents: unplayable ones are rejected in one line, others pass."""
 
-import subprocess
-import sys
-
 from tests.helpers.games import COUNT_UP, LISTED, MIXED
 from tests.helpers.hostile import adapter_files
 from tests.helpers.mistakes import line_of
@@ -57,23 +54,6 @@ def test_unplayable_config_is_rejected_in_one_line(config, words, monkeypatch):
     said = line_of(check_game, GameConfig(**config))
     assert words in said
     assert len(said) < 400
-
-
-@every_row("env, seats", ("WordChains-v0", 2), ("Codenames-v0", 4))
-def test_word_games_name_missing_data(env, seats):
-    """Without data and textblob, in a child process, since NLTK caches what it finds."""
-    code = f"""
-import sys, nltk
-sys.modules["textblob"] = None
-nltk.data.path.clear()
-from unstable.config import GameConfig
-from unstable.games.check import check_game
-check_game(GameConfig(env={env!r}, seats={seats}))
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    line = done.stderr.splitlines()[-1]
-    assert f"ConfigError: games.env = {env!r}: NLTK's word lists are not installed; " in line
-    assert "run: pip install textblob, or: python -m nltk.downloader words" in line
 
 
 @every_row("env, seats", *LISTED, (COUNT_UP, 1), (COUNT_UP, 3))

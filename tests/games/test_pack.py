@@ -283,7 +283,7 @@ def test_the_dilemma_pays_points() -> None:
     for seed in range(20):
         game, actions = played("IteratedPrisonersDilemma-v0", seed)
         rounds = [actions[start + 2 : start + 4] for start in range(0, 40, 4)]
-        pairs = [table[first[1] + second[1]] for first, second in rounds]
+        pairs = [table[(first[1] + second[1]).lower()] for first, second in rounds]
         assert game.payoffs == [sum(points) for points in zip(*pairs, strict=True)]
         assert game.outcomes == [points / 50 for points in game.payoffs]
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.helpers.mistakes import refused
 from tests.helpers.trees import uniform
-from unstable.config import GameConfig
+from unstable.config import GameConfig, InvalidMovesConfig
 from unstable.contrib.environments.relabelled import GAMES, NewNames, environment_class
 from unstable.games.game import Game
 from unstable.solving.best_response import assess
@@ -65,6 +65,18 @@ def test_expert_plays_alike_and_no_old_word_is_seen(env: str, seed: int) -> None
             own.step(move)
             other.step(names.text(move))
         assert other.done and other.payoffs == own.payoffs
+
+
+@EACH
+def test_old_words_are_refused_as_often_as_allowed(env: str) -> None:
+    config = game(env, 1).model_copy(update={"invalid_moves": InvalidMovesConfig(allowed=2)})
+    own, other = Game(game(env), 0), Game(config, 0)
+    old = own.legal_moves()[0]
+    for _ in range(2):
+        result = other.step(old)
+        assert result.invalid and not result.done
+        assert other.observe().notice.startswith("The action must be one of ")
+    assert other.step(old).done and other.forfeit == own.seat
 
 
 @given(st.integers(0, 10**6), st.sampled_from(sorted(GAMES)))

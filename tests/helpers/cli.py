@@ -17,6 +17,7 @@ from unittest.mock import patch
 import psutil
 import pytest
 
+from tests.helpers.locally import locally
 from tests.helpers.models import heed_interrupts
 from tests.helpers.records import lines
 from unstable.cli import main
@@ -70,6 +71,14 @@ def in_process(folder: Path, *arguments: str, **variables: str) -> Done:
     code = ended.value.code
     assert isinstance(code, int)
     return CompletedProcess(arguments, code, output.getvalue(), errors.getvalue())
+
+
+def run_locally(folder: Path, *arguments: str, code: int = 0) -> Done:
+    """Run `unstable` in this process without Ray; it must end with this exit code."""
+    with locally():
+        done = in_process(folder, *arguments)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
 
 
 @contextlib.contextmanager

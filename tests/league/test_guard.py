@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from tests.helpers.builders import game
+from tests.helpers.builders import game, turn
 from tests.helpers.mistakes import refused
 from tests.helpers.rows import every_row
 from tests.helpers.tracking import make_config, make_score, make_tracker, printed
 from unstable.config import Rule, RunConfig, parse
-from unstable.league.guard import Guard, GuardState, TrainingGames, entropy, mean_low
+from unstable.league.guard import Guard, GuardState, mean_low
 from unstable.league.rules import (
     THRESHOLDS,
     FigurePoint,
@@ -34,9 +35,11 @@ from unstable.league.rules import (
 )
 from unstable.records.reading import read_rows
 from unstable.tracking.dashboard import screenshot
-from unstable.types import Alarm, EvalScore
+from unstable.tracking.play import PlayMetrics
+from unstable.types import Alarm, EvalScore, PlayerId, SeatSpec
 from unstable.types.intervals import wilson_interval
 from unstable.types.metrics import metric
+from unstable.types.play import PlayTally
 
 ROOT = Path(__file__).parents[2]
 STEERING = ["warn", "opponents", "rollback", "learning_rate"]
@@ -393,25 +396,33 @@ def test_restored_guard_continues_identically(cut: int) -> None:
 # Metrics
 
 
-def test_training_games_are_counted_by_kind_of_opponent() -> None:
-    played = TrainingGames()
-    played.add(game(("main@3", "main@3"), (0.0, 0.0)))
-    played.add(game(("main@3", "main@3"), (-1.0, 0.0), forfeit=0))
-    played.add(game(("main@3", "main@1"), (0.0, 0.0)))
-    played.add(game(("main@3", "random"), (0.0, -1.0), forfeit=1))
-    played.add(game(("main@3",), (1.0,), env="Sokoban-v0"))
-    row = played.take()
-    prefix = "collect/versus"
-    assert row[f"{prefix}/self/games"] == 4 and row[f"{prefix}/others/games"] == 2
-    assert row[f"{prefix}/self/draw"] == 0.5 and row[f"{prefix}/self/forfeit"] == 0.25
-    assert row[f"{prefix}/others/draw"] == 0.5 and row[f"{prefix}/others/forfeit"] == 0
-    assert row[f"{prefix}/alone/games"] == 1
-    assert row["collect/action_entropy/TicTacToe-v0"] == 0  # all [4]
-    found = figures(row, 5)
-    assert found["collect/versus/forfeit"] == (5, 1 / 7, 7)
+def test_guard_counts_games_like_the_row_outside_openings() -> None:
+    opener = SeatSpec(player=PlayerId.policy(0), temperature=1.0)
+    games = [
+        game(("main@3", "main@3"), (0.0, 0.0)),
+        game(("main@3", "main@3"), (-1.0, 0.0), forfeit=0),
+        game(("main@3", "random"), (0.0, -1.0), forfeit=1),
+        game(("main@3", "random"), (1.0, -1.0), turns=6),
+        game(("main@3", "main@3"), (0.0, 0.0), turns=2),
+    ]
+    for played, opening in ((games[3], 3), (games[4], 2)):
+        played.spec = replace(played.spec, opening=opening, opener=opener)
+    games[3].turns[0] = turn(0, 0, "main@0", action="[9]")
+    tally, metrics, watch, resumed = PlayTally.empty(), PlayMetrics(make_config()), guard(), guard()
+    for played in games:
+        tally.add_game(played, [])
+    metrics.tally.add(tally)
+    watch.count(tally)
+    resumed.restore(GuardState.model_validate_json(watch.state().model_dump_json(), strict=True))
+    assert watch.check(5, {}) == resumed.check(5, {}) == []
+    assert watch.state() == resumed.state()
+    found = {name: history.recent[-1] for name, history in watch.state().histories.items()}
+    assert found == figures(metrics.take(1.0), 5)
+    assert found["collect/versus/forfeit"] == (5, 1 / 6, 6)
     assert found["collect/versus/self/draw"] == (5, 0.5, 2)
-    assert played.take() == {}
-    assert entropy([1, 1, 2]) == pytest.approx(1.5 * math.log(2))
+    assert found["collect/action_entropy/TicTacToe-v0"] == (5, 0, 1)  # all [4]
+    watch.check(6, {})
+    assert {history.recent[-1].version for history in watch.state().histories.values()} == {5}
 
 
 @every_row(

@@ -7,7 +7,7 @@ import trueskill
 
 from tests.helpers.builders import game
 from unstable.league.ratings import Registry
-from unstable.league.skills import ENVIRONMENT, Match, Skills
+from unstable.league.skills import ENVIRONMENT, Match, Skill, rate
 from unstable.types import GameResult, PlayerId
 
 RANDOM, EXPERT = PlayerId("random"), PlayerId("expert")
@@ -15,34 +15,33 @@ RANDOM, EXPERT = PlayerId("random"), PlayerId("expert")
 
 def test_two_player_matches_equal_the_trueskill_package() -> None:
     """New, experienced and pinned players; even and one-sided matches; all draw rates."""
-    chance, ours = random.Random(0), Skills()
+    chance = random.Random(0)
+    ours: dict[str, Skill] = {}
     theirs: dict[str, trueskill.Rating] = {}
     for number in range(6):
         mu, sigma = (25.0, 0.01) if number == 0 else (chance.uniform(0, 60), 25 / 3 / (1 + number))
-        ours.put(f"{number}", mu, sigma, pinned=number == 0)
+        ours[f"{number}"] = mu, sigma
         theirs[f"{number}"] = ENVIRONMENT.create_rating(mu, sigma)
     for _ in range(400):
         pair = chance.sample([*theirs], 2)
         scores = chance.choice([(0.0, 0.0), (1.0, -1.0), (-1.0, 1.0)])
         draws = chance.choice([0.01, 0.1, 0.6, 0.95])
-        ours.rate([Match((pair[0], pair[1]), scores, draws)])
+        rate(ours, [Match((pair[0], pair[1]), scores, draws)], pinned="0")
         environment = trueskill.TrueSkill(draw_probability=draws)
         rated = environment.rate([(theirs[each],) for each in pair], [-score for score in scores])
         theirs |= {p: r for p, (r,) in zip(pair, rated, strict=True) if p != "0"}
-    for player, (mu, sigma) in ours.all().items():
+    for player, (mu, sigma) in ours.items():
         expected = theirs[player]
         assert (mu, sigma) == pytest.approx((expected.mu, expected.sigma), abs=1e-4)
-    assert ours.all()["0"] == (25.0, 0.01)
+    assert ours["0"] == (25.0, 0.01)
 
 
 @pytest.mark.parametrize("scores", [(0.0, 0.0), (1.0, -1.0), (-1.0, 1.0)])
 def test_extreme_skill_gaps_stay_finite(scores: tuple[float, float]) -> None:
     for far in (100.0, 1000.0, 1e6):
-        skills = Skills()
-        skills.put("one", far, 1.0)
-        skills.put("other", 0.0, 1.0)
-        skills.rate([Match(("one", "other"), scores, 0.1)])
-        (one, first), (other, second) = skills.all().values()
+        skills = {"one": (far, 1.0), "other": (0.0, 1.0)}
+        rate(skills, [Match(("one", "other"), scores, 0.1)], pinned=None)
+        (one, first), (other, second) = skills.values()
         assert 0 < first < 1.01 and 0 < second < 1.01
         assert (one < far) == (other > 0) == (scores[0] <= scores[1])
 

@@ -495,6 +495,7 @@ def test_loss_on_other_turns_leaves_critic_unchanged(model) -> None:
     assert learner.critic.metrics == metrics
     after = learner.snapshot().state["algorithm"]["critic"]
     assert after["experience"] == before["experience"]
+    assert after["model"]["numbers"] == before["model"]["numbers"]
     for name, value in before["model"]["network"].items():
         assert torch.equal(value, after["model"]["network"][name])
 

@@ -7,7 +7,6 @@ from typing import Any
 from tests.helpers.builders import game
 from tests.helpers.rows import every_row
 from unstable.config import RewardConfig, RunConfig, parse
-from unstable.league.guard import TrainingGames
 from unstable.loop.ended import Ended, Judged
 from unstable.records.files import plain
 from unstable.rewards.terms import Rewards
@@ -33,13 +32,12 @@ def judged(count: int) -> list[Judged]:
     return made
 
 
-def taken(messages: list[Ended]) -> tuple[dict[str, Any], dict[str, float]]:
-    metrics, guard = PlayMetrics(config()), TrainingGames()
+def taken(messages: list[Ended]) -> dict[str, Any]:
+    metrics = PlayMetrics(config())
     for ended in messages:
         arrived: Ended = pickle.loads(pickle.dumps(ended))
         metrics.tally.add(arrived.play)
-        guard.merge(arrived.results)
-    return metrics.take(1.0), dict(guard.take())
+    return metrics.take(1.0)
 
 
 @every_row("together", 1, 3, 17, 60)
@@ -48,7 +46,6 @@ def test_metrics_do_not_depend_on_batching(together: int) -> None:
     one_by_one = taken([Ended.of([each]) for each in games])
     starts = range(0, len(games), together)
     assert taken([Ended.of(games[n : n + together]) for n in starts]) == one_by_one
-    row, _ = one_by_one
     values = [
         sample.reward + each.terminal_reward
         for _, own in games
@@ -58,7 +55,7 @@ def test_metrics_do_not_depend_on_batching(together: int) -> None:
     total = 0.0
     for value in values:
         total += value
-    assert row["collect/reward"] == total / len(values)
+    assert one_by_one["collect/reward"] == total / len(values)
 
 
 def test_failures_keep_order_and_lines_have_rewards() -> None:

@@ -78,11 +78,11 @@ MISTAKES: list[tuple[str, Spoil, str]] = [
     ),
     ("no tokenizer", without_tokenizer, "the folder has no tokenizer; add the model's tokenizer"),
     ("a small embedding", sets(vocab_size=100), "...ids up to 131, but the embedding 100 rows"),
-    ("cut weights", cut_weights, "its model.safetensors is damaged (...bytes"),
+    ("cut weights", cut_weights, "its model.safetensors is damaged (...); download it again"),
     (
         "no header",
         lambda f: (f / "model.safetensors").write_bytes(b"\xff" * 40),
-        "its model.safetensors is damaged (truncated header); download it again",
+        "its model.safetensors is damaged (...); download it again",
     ),
     ("a shard", names_a_shard, "its model-1.safetensors is missing; add it"),
     (

@@ -297,6 +297,10 @@ def test_unsupported_lora_ranks_are_rejected(tmp_path: Path) -> None:
         planned(machine(2), SMALL | {"model.adapter.rank": 513})
     with pytest.raises(ConfigError, match=r"opponents.fixed.1.path: a LoRA of rank 600, .* remove"):
         planned(machine(2), SMALL | lora(tmp_path, rank=600))
+    judge = {"kind": "llm", "args": {"engine": str(tmp_path)}}
+    judged = {"judges": {"fair": judge}, "buffer.rewards": [{"term": "fair"}]}
+    with pytest.raises(ConfigError, match=r"judges.fair.args.engine: a LoRA of rank 600, .* rem"):
+        planned(machine(2), SMALL | judged)
     large = SMALL | lora(tmp_path, rank=600) | {"actors.engine": "embedded"}
     assert planned(machine(2), large).engine == "embedded"
 

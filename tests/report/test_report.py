@@ -157,6 +157,7 @@ def test_many_versions_are_grouped_and_curves_averaged() -> None:
         ["groups.size", "learner.algorithm.name", "learner.algorithm.clip_low"],
     ),
     ({"games.1.env": "Nim-v0"}, ["games.1.env"]),
+    ({"opponents.fixed": [{"kind": "expert"}]}, ["opponents.fixed.0.kind"]),
 )
 def test_differences_list_changed_fields(changes: dict[str, Any], paths: list[str]) -> None:
     assert [each.path for each in differences(load("default", changes))] == paths
@@ -198,7 +199,10 @@ def copied(folder: RunFolder, root: Path, *names: str) -> Path:
     "make, message",
     (lambda f, p: [p], "contains no config.yaml; give a folder of unstable train"),
     (lambda f, p: [copied(f, p / "a", "config.yaml")], "contains no metrics yet"),
-    (lambda f, p: [f.root, f.root], "duplicate; remove one"),
+    (
+        lambda f, p: [copied(f, p / "a"), f.root, f.root],
+        "run': duplicate; remove one",
+    ),
 )
 def test_folder_without_run_gives_one_line_error(
     folder: RunFolder, tmp_path: Path, make: Callable[..., list[Path]], message: str

@@ -144,6 +144,8 @@ def test_run_without_rows_counts_as_training(tmp_path: Path) -> None:
     assert run["answer"] == "Learning was not measured."
     assert run["reasons"] == ["No update is finished yet."]
     assert run["commands"] == [f"unstable train --config {folder.config}"]
+    folder.offline.write_text("{}", encoding="utf-8")
+    assert page_of(folder)["runs"][0]["commands"] == [], "its config does not tell what it read"
     assert "Changed from the defaults" in titles(page) and "Guard" not in titles(page)
 
 

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.helpers.cli import in_process
-from tests.helpers.locally import locally
+from tests.helpers.cli import run_locally
 from tests.helpers.mistakes import refused
 from tests.helpers.pages import commands
 from unstable.commands.prepare import check_games
@@ -157,9 +156,7 @@ def test_card_game_has_a_tree_and_questions(folder: Path) -> None:
 
 
 def run_in(folder: Path, *words: str) -> str:
-    with locally():
-        done = in_process(folder, *words)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = run_locally(folder, *words)
     return done.stdout + done.stderr
 
 

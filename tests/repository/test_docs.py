@@ -16,7 +16,7 @@ import pytest
 import unstable
 import unstable.games
 from scripts.docs_reference import BLOCK, failures, fault_tests, filled
-from tests.helpers.cli import background, in_process, wait_for, written
+from tests.helpers.cli import background, run_locally, wait_for, written
 from tests.helpers.locally import locally
 from tests.helpers.records import flat
 from tests.helpers.resume import rows, weights
@@ -45,9 +45,7 @@ def blocks(language: str, text: str) -> list[str]:
 
 def command(folder: Path, *words: str) -> str:
     """Run a command in a folder and return its output, after asserting that it succeeds."""
-    with locally():
-        done = in_process(folder, *words)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = run_locally(folder, *words)
     return done.stdout
 
 

@@ -13,8 +13,16 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.helpers.cli import children, ended, goes_on, in_process, ran, start, wait_for
-from tests.helpers.locally import locally
+from tests.helpers.cli import (
+    children,
+    ended,
+    goes_on,
+    in_process,
+    ran,
+    run_locally,
+    start,
+    wait_for,
+)
 from unstable.commands.resume import find_point
 from unstable.records.folder import RunFolder
 
@@ -164,9 +172,7 @@ def test_hanging_reward_term_fails_games_then_the_run(project: Path) -> None:
     config["buffer"] = {"rewards": [{"term": "stuck"}]}
     config["loop"]["max_failures"] = 2
     (project / "mine.yaml").write_text(yaml.safe_dump(config))
-    with locally():
-        done = in_process(project, "train", "--config", "mine.yaml", "--run_dir", "run")
-    assert done.returncode == 1
+    done = run_locally(project, "train", "--config", "mine.yaml", "--run_dir", "run", code=1)
     line = error_line(done.stderr)
     assert "reward term stuck exceeded timeout = 1 s" in line
     assert "loop.max_failures = 2" in line

@@ -19,9 +19,8 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.helpers.cli import PATIENCE_S, in_process
+from tests.helpers.cli import PATIENCE_S, run_locally
 from tests.helpers.learners import save_model
-from tests.helpers.locally import locally
 from tests.helpers.namespaces import PORT, Host, Network, lacking, network
 from tests.helpers.records import flat
 from tests.helpers.resume import rows, trained_on, weights
@@ -116,9 +115,7 @@ def until(holds: Callable[[], bool], what: str, shown: Callable[[], str] = str) 
 def alone(folder: Path, **changes: Any) -> RunFolder:
     """Run the training of the cluster on one machine."""
     folder.mkdir()
-    with locally():
-        done = in_process(folder, *words(**changes))
-    assert done.returncode == 0, done.stderr
+    run_locally(folder, *words(**changes))
     return RunFolder(folder / "outputs/run")
 
 

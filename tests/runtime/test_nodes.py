@@ -99,15 +99,18 @@ def test_agent_returns_log_text_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with log.open("ab") as file:
         file.write(b"two\n")
     assert agent.logs() == {"actor-3.log": b"two\n"} and agent.logs() == {}
-    log.write_bytes(b"3\n")  # rotated
-    assert agent.logs() == {"actor-3.log": b"3\n"}
+    log.rename(f"{log}.1")
+    with Path(f"{log}.1").open("ab") as file:
+        file.write(b"late\n")
+    log.write_bytes(b"3\n")
+    assert agent.logs() == {"actor-3.log": b"late\n3\n"}
     agent.close()
     assert not root.exists()
 
 
 async def test_node_logs_reach_run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crew, "LOG_BYTES", 5)
-    told = [{"actor-3.log": b"first\n"}, {"actor-3.log": b"second\n"}]
+    told = [{"actor-3.log": text} for text in (b"first\n", b"second\n", b"third\n")]
 
     async def logs() -> dict[str, bytes]:
         if not told:
@@ -116,10 +119,10 @@ async def test_node_logs_reach_run_folder(tmp_path: Path, monkeypatch: pytest.Mo
 
     there, folder = node(), RunFolder(tmp_path)
     there.agent = SimpleNamespace(logs=SimpleNamespace(remote=logs))
-    for _ in range(3):  # the third call cannot reach it
+    for _ in range(4):  # the fourth call cannot reach it
         await collect_logs(there, folder)
-    assert folder.log("actor-3").read_bytes() == b"second\n"
-    assert (tmp_path / "logs/actor-3.log.1").read_bytes() == b"first\n"
+    logs_there = [tmp_path / f"logs/actor-3.log{ending}" for ending in (".2", ".1", "")]
+    assert [path.read_bytes() for path in logs_there] == [b"first\n", b"second\n", b"third\n"]
 
 
 async def test_node_is_alive_while_its_agent_answers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,18 +149,21 @@ async def test_node_is_alive_while_its_agent_answers(monkeypatch: pytest.MonkeyP
 
 
 def run_config(tmp_path: Path) -> RunConfig:
-    for name in ("start", "state", "rival"):
+    for name in ("start", "state", "rival", "teacher", "judge"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "adapter_config.json").write_text(name)
         (tmp_path / name / "adapter_model.safetensors").write_bytes(b"weights")
         (tmp_path / name / "run_state.json").write_text("{}")
     (tmp_path / "state/learner.pt").write_bytes(b"state")
     rival = {"kind": "checkpoint", "path": str(tmp_path / "rival")}
+    teacher = {"name": "ppo", "teacher": {"adapter": str(tmp_path / "teacher"), "weight": 0.1}}
+    judge = {"kind": "llm", "args": {"engine": str(tmp_path / "judge"), "max_tokens": 2}}
     return parse(
         {
             "model": {"init": str(tmp_path / "start")},
-            "learner": {"state": str(tmp_path / "state")},
+            "learner": {"state": str(tmp_path / "state"), "algorithm": teacher},
             "opponents": {"fixed": [{"kind": "random"}, rival]},
+            "judges": {"fair": judge},
         }
     )
 
@@ -179,14 +185,19 @@ async def test_node_gets_files_it_reads(tmp_path: Path, monkeypatch: pytest.Monk
     root = there.root
     assert root is not None and there.paths == (str(root / "modules"),)
     given = {path.relative_to(root).as_posix() for path in root.rglob("given/*/*")}
-    assert given == {"given/opponents.1/adapter_config.json"} | {
-        "given/opponents.1/adapter_model.safetensors"
+    assert given == {
+        f"given/{name}/adapter_{file}"
+        for name in ("judges.fair", "opponents.1")
+        for file in ("config.json", "model.safetensors")
     }
     await files.give(there, "learn")
     far = files.config_at(there)
     assert (Path(far.model.init) / "adapter_config.json").read_text() == "start"
     assert far.learner.state is not None
     assert (Path(far.learner.state) / "learner.pt").read_bytes() == b"state"
+    taught, judge = far.learner.algorithm.teacher.adapter, far.judges["fair"].args["engine"]
+    assert (Path(str(taught)) / "adapter_config.json").read_text() == "teacher"
+    assert (Path(str(judge)) / "adapter_config.json").read_text() == "judge"
     assert far.opponents.fixed[1].key == "checkpoint:rival", "its name is not from the new path"
     assert files.folder_at(there).root == root
     assert not [*root.rglob("run_state.json")]

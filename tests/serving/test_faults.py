@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -17,6 +18,7 @@ import pytest
 from tests.helpers.serving import HI, Endpoint, Says, endpoint, served_config
 from unstable.engines.base import EngineDiedError
 from unstable.serving import app, models, server
+from unstable.serving.requests import ApiError
 
 ASKED: dict[str, Any] = {"model": "base", "messages": HI, "max_tokens": 40}
 
@@ -69,6 +71,17 @@ async def test_disconnected_client_frees_its_slot(is_streamed: bool) -> None:
         assert engine.given_up == 4
         await until(lambda: served.seat.counts.left == 2)
         assert served.seat.counts.in_flight == 0
+
+
+async def test_result_for_a_client_that_has_just_left_is_not_taken() -> None:
+    async def receive() -> dict[str, str]:
+        return {"type": "http.disconnect"}
+
+    http: Any = SimpleNamespace(receive=receive)
+    asked = asyncio.get_running_loop().create_future()
+    asked.set_result("a game")
+    with pytest.raises(ApiError, match="the client disconnected"):
+        await app.unless_gone(http, asked)
 
 
 async def test_client_that_closes_its_stream_frees_its_slot(tiny_folder: Path) -> None:

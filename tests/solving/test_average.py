@@ -76,7 +76,6 @@ def test_table_of_another_game_gives_one_line_error() -> None:
     named = f"seat {first.seat} at '{first.position}'"
     for changed, words in (
         (rest, f"T: missing {named}"),
-        ([*rows, first], "T: duplicate position"),
         ([*rows, first._replace(position="K")], f"T: seat {first.seat} never reaches 'K'"),
         ([first._replace(probabilities={"[run]": 1.0}), *rest], r"T: .* illegal action '\[run\]'"),
         (
@@ -93,6 +92,11 @@ def test_table_of_another_game_gives_one_line_error() -> None:
     ("a.csv", "game,seat\nA,0\n", "not a CSV file with the columns game, seat"),
     ("a.json", "{", "not a JSON list"),
     ("a.json", "[1]", "not a JSON list"),
+    (
+        "a.csv",
+        "game,seat,position,action,probability\n" + "A,0,K,[bet],0.5\n" * 2,
+        r"\[bet\] is listed twice at K",
+    ),
     ("none.json", None, "No such file"),
 )
 def test_malformed_table_gives_one_line_error(tmp_path, name, text, words):

@@ -170,6 +170,7 @@ def test_newest_versions_are_compared_with_earlier_ones() -> None:
         one_way["main@20", f"main@{version}"] = Tally(wins=5, losses=5 + version)
         one_way["main@19", f"main@{version}"] = Tally(wins=5, losses=5)
         one_way["random", f"main@{version}"] = Tally(losses=99)
+    one_way["main", "main@2"] = Tally(losses=99)  # a fixed opponent with the policy's name
     found = one_way | {(b, a): tally.turned for (a, b), tally in one_way.items()}
     (worst,) = least_against_past(found).values()
     assert worst.opponent == "main@17" and worst.games == (5 + 22) + 10

@@ -117,6 +117,18 @@ def test_sampled_counts_are_reported_with_expected_counts(runs: dict[str, RunFol
     assert {name for name in played if name.startswith("main@")} <= {*met}
 
 
+def test_json_of_a_run_with_other_players_is_valid(
+    runs: dict[str, RunFolder], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = RunFolder(tmp_path / "run")
+    shutil.copytree(runs["sync"].root, copy.root)
+    for path in copy.root.glob("games/train-00000[1-9].jsonl"):
+        path.unlink()
+    ratings([copy.root], 1.0, as_json=True)
+    found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert found["rebuilt"][0]["difference"] == "other players"
+
+
 def test_missing_games_change_rebuilt_ratings(runs: dict[str, RunFolder], tmp_path: Path) -> None:
     copy = RunFolder(tmp_path / "run")
     shutil.copytree(runs["sync"].root, copy.root)
@@ -131,6 +143,7 @@ def test_forfeits_are_weighted(runs: dict[str, RunFolder], tmp_path: Path) -> No
     folder.config.write_text(runs["sync"].config.read_text())
     lost = [game(("main@0", "random"), forfeit=0, game_id=n, purpose="train") for n in range(4)]
     won = [game(("main@0", "random"), game_id=4 + n, purpose="train") for n in range(4)]
+    alone = [game(("main@0", "main@0"), forfeit=0, game_id=9, purpose="train")]  # unrated
     write_lines(folder.games("train", 0), [game_record(each, [], 0, 0) for each in [*lost, *won]])
     even, without = (ratings([folder.root], weight) for weight in (1.0, 0.0))
     points = [
@@ -138,7 +151,8 @@ def test_forfeits_are_weighted(runs: dict[str, RunFolder], tmp_path: Path) -> No
         for each in (even, without)
     ]
     assert points[0] == pytest.approx(0.0, abs=1e-6) and points[1] > 100
-    row = {row["player"]: row for row in even["players"]}["main@0"]
+    write_lines(folder.games("train", 1), [game_record(each, [], 0, 0) for each in alone])
+    row = {row["player"]: row for row in ratings([folder.root], 1.0)["players"]}["main@0"]
     assert (row["wins"], row["losses"], row["forfeits"]) == (4, 4, 4)
     refused("--forfeits = 2: must be from 0", ratings, [folder.root], 2.0)
 

@@ -146,12 +146,17 @@ def test_plan_prints_commands(here: Path, capsys: pytest.CaptureFixture[str]) ->
 VALUES = st.dictionaries(st.sampled_from("abcd"), st.lists(st.floats(0, 1), max_size=3), min_size=1)
 
 
+def test_share_of_settings_is_not_rounded_up_by_float_error() -> None:
+    values = {str(number): [float(number)] for number in range(25)}
+    assert len(decide(1, StopConfig(rungs=[1], keep=0.28), values, 1, 1).kept) == 7
+
+
 @given(values=VALUES, keep=st.integers(1, 6) | st.floats(0.1, 0.9), sign=st.sampled_from([1, -1]))
 def test_best_settings_continue(values: dict[str, list[float]], keep: float, sign: int) -> None:
     found = decide(4, StopConfig(rungs=[4], keep=keep), values, 3, sign)
     ranked = {name for name, own in values.items() if len(own) >= 2}  # a majority of three seeds
     assert found.values.keys() == ranked and set(found.kept) <= ranked
-    most = keep if isinstance(keep, int) else math.ceil(keep * len(values))
+    most = keep if isinstance(keep, int) else math.ceil(round(keep * len(values), 9))
     assert len(found.kept) == min(most, len(ranked))
     for name in found.kept:
         others = ranked - set(found.kept)
@@ -418,7 +423,7 @@ def test_league_command_reproduces_its_run(here: Path, capsys: pytest.CaptureFix
     assert line == f"unstable league {file} --out outputs/rivals-seed2"
     trial = known(LEAGUES)[1][3]
     assert trial.job(SweepFolder(Path("outputs/my"))).words() == [
-        *("league", "--resume", "outputs/my/runs/rivals-seed2")
+        *("league", "--resume", "outputs/my/runs/rivals-seed2", "--retry")
     ]
     assert read_league(Path(file).read_text(), file) == trial.league
     assert trial.league is not None and trial.league.seed == 2

@@ -1,6 +1,7 @@
 """Sweep files: settings by a grid, a list or draws; invalid files reported in one line."""
 
 import itertools
+import json
 from typing import Any
 
 from hypothesis import given
@@ -10,6 +11,7 @@ from tests.helpers.mistakes import line_of
 from tests.helpers.rows import every_row
 from unstable.config.reading import dump_section
 from unstable.studies.sweep.config import SweepConfig, read_sweep
+from unstable.studies.sweep.trials import measure_of, trials_of
 
 PATHS = st.sampled_from(["learner.epochs", "seed_of.epochs", "eval.games", "model.name", "x"])
 TEXTS = st.text("ab -1", max_size=4)
@@ -54,6 +56,13 @@ def test_settings_are_named_by_their_fields() -> None:
         ("mine", {"y": 2, "x": {"a": 1}}),
     ]
     assert [each.name for each in read("seeds: [1]").all_settings()] == ["base"]
+
+
+def test_metric_of_a_cooperative_game_has_no_opponent() -> None:
+    games = [{"env": "Codenames-v0", "seats": 4, "teams": [[0, 1, 2, 3]], "max_turns": 81}]
+    trials = trials_of(read(f"config: tiny\nsettings: [{{games: {json.dumps(games)}}}]"))
+    measure = measure_of(read("{seeds: [1]}"), trials[0].config)
+    assert measure.metric == "eval/Codenames-v0/alone/sampled/score"
 
 
 RANDOM = """

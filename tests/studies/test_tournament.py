@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.cli import background, in_process, rows, wait_for
-from tests.helpers.locally import locally
+from tests.helpers.cli import background, rows, run_locally, wait_for
 from tests.helpers.mistakes import line_of, refused
 from tests.helpers.serving import make_run, served_config
 from unstable.cli import run
@@ -145,10 +144,8 @@ def test_resume_deletes_no_games(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
     config = place / "config.yaml"
     config.write_text(config.read_text().replace("seed: 0", "seed: 1"))
-    assert resume(place)["games"] == 40
-    assert "games of another tournament, which are now in eval-" in capsys.readouterr().err
-    assert file.with_name("eval-000000.jsonl.other").read_bytes() == b"".join(lines)
-    assert len(games(place)) == 40
+    refused("has games of another tournament; move it elsewhere", resume, place)
+    assert file.read_bytes().splitlines(keepends=True) == lines
 
 
 def test_cycle_of_equals_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,6 +160,20 @@ def test_cycle_of_equals_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert [row["alpha_rank"] for row in found["nash"]] == pytest.approx([1 / 3] * 3)
     assert {round(row["points"], 6) for row in found["players"]} == {0.0}
     assert "python:Paper beats python:Rock" in (tmp_path / "run/report.html").read_text()
+
+
+def test_ignored_forfeits_leave_their_player_in_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "silent.py").write_text("def silent(observation):\n    return 'nothing'\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    words = ["silent:silent", "random", "expert"]
+    found = play(words, tmp_path / "run", deals=2, forfeits=0.0)
+    assert {row["player"] for row in found["players"]} == {"random", "expert"}
+    none = play(words[:2], tmp_path / "none", deals=2, forfeits=0.0)
+    assert none["players"] == [] and headline(none) == "No game counts: all were forfeited."
+    assert "No game counts" in (tmp_path / "none/report.html").read_text()
+    assert "python:silent" in (tmp_path / "run/report.html").read_text()
 
 
 def test_interrupt_prints_the_resume_command(tmp_path: Path) -> None:
@@ -294,9 +305,7 @@ def test_versions_of_runs_and_adapters_play_each_other(tmp_path: Path) -> None:
     one, two = (make_run(tmp_path / name, served_config(), [0, 2]) for name in ("one", "two"))
     shutil.copytree(one.checkpoint(0), tmp_path / "adapter")
     players = ["one@0", "one@2", "two", "adapter", "base", "random"]
-    with locally():
-        done = in_process(tmp_path, "tournament", *players, "--deals", "2", "--run_dir", "met")
-    assert done.returncode == 0, done.stderr
+    done = run_locally(tmp_path, "tournament", *players, "--deals", "2", "--run_dir", "met")
     found = found_in(tmp_path / "met")
     names = {"one:0", "one:2", "two:2", "checkpoint:adapter", "base", "random"}
     assert {row["player"] for row in found["players"]} == names

@@ -21,7 +21,8 @@ class At(NamedTuple):
 def at(text: str) -> At:
     """Parse RUN_DIR[@VERSION]; raise `ValueError` if the text has another form."""
     path, sign, number = text.rpartition("@")
-    return At(folder(path if sign else text), version_of(number) if sign else None)
+    is_version = sign and "/" not in number
+    return At(folder(path if is_version else text), version_of(number) if is_version else None)
 
 
 def folder(text: str) -> Path:

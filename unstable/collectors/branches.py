@@ -13,7 +13,7 @@ import asyncio
 import random
 import statistics
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -82,15 +82,8 @@ class Forks:
             self._spreads.setdefault((env, seat), {})[turn] = spread
 
 
-class PlayOne(Protocol):
-    """A function that plays one game, which may resume after shared turns."""
-
-    def __call__(
-        self, spec: GameSpec, shared: Sequence[Turn] = (), first: Answer | None = None
-    ) -> Coroutine[Any, Any, GameResult]:
-        """Play `spec` after `shared`; `first` is the first own answer, None to query the player."""
-
-
+PlayOne = Callable[..., Coroutine[Any, Any, GameResult]]
+"""A function (spec, shared=(), first=None) -> game after shared turns and a given first answer."""
 Explore = Callable[[GameSpec, Turn], Awaitable[Sequence[Answer | None]]]
 """A function (spec, turn) -> first answers of the branches of a game that is forked at a turn."""
 
@@ -101,11 +94,7 @@ async def sampled_first(spec: GameSpec, turn: Turn) -> list[Answer | None]:
 
 
 async def play_branches(
-    spec: GameSpec,
-    play: PlayOne,
-    run_seed: int,
-    forks: Forks,
-    explore: Explore = sampled_first,
+    spec: GameSpec, play: PlayOne, run_seed: int, forks: Forks, explore: Explore = sampled_first
 ) -> GameResult:
     """Play `spec`, then its branches concurrently, from a turn of the trained seat on.
 

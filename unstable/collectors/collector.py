@@ -21,15 +21,7 @@ from unstable.engines.base import Engine, EngineDiedError
 from unstable.games.bridges import is_bridged
 from unstable.processes.fork_server import ForkServer
 from unstable.prompts import shorten
-from unstable.types import (
-    ActorState,
-    Answer,
-    GameFailure,
-    GameResult,
-    GameSpec,
-    PlayerId,
-    Turn,
-)
+from unstable.types import ActorState, Answer, GameFailure, GameResult, GameSpec, PlayerId, Turn
 
 if TYPE_CHECKING:
     from unstable.collectors.driven.driving import Driving

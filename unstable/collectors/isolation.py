@@ -16,8 +16,14 @@ from typing import Any, Literal, NamedTuple, cast
 
 from unstable.collectors.play import play_game, players_of
 from unstable.collectors.players import player_class
-from unstable.collectors.players.base import OpponentPlayer, Player, Position, ToldPosition
-from unstable.config import FixedOpponent, GameConfig, MovesKept
+from unstable.collectors.players.base import (
+    MovesNeeded,
+    OpponentPlayer,
+    Player,
+    Position,
+    ToldPosition,
+)
+from unstable.config import FixedOpponent, GameConfig
 from unstable.processes.fork_server import ForkServer
 from unstable.processes.frames import frame, read_frame, receive_frame
 from unstable.types import Answer, GameFailure, GameResult, GameSpec, Observation, SeatSpec, Turn
@@ -38,7 +44,7 @@ class GameJob:
     shared: Sequence[Turn]
     first: Answer | None
     trusted: bool
-    moves: MovesKept  # information on a position's moves that models need
+    moves: MovesNeeded  # information on a position's moves that models need
 
 
 class Ask(NamedTuple):
@@ -46,11 +52,8 @@ class Ask(NamedTuple):
 
     seat: SeatSpec  # the model's seat
     observation: Observation
+    position: ToldPosition
     seed: int
-    turns: int
-    legal: list[str] | None
-    expert: dict[str, float] | None
-    state: str | None
 
 
 class GameMessage(NamedTuple):
@@ -93,14 +96,8 @@ async def play_isolated(
                 ask: Ask = message.content
                 if ask.seat not in models:
                     models[ask.seat] = make(ask.seat)
-                position = ToldPosition(
-                    config=job.config,
-                    turns=ask.turns,
-                    legal=ask.legal,
-                    expert=ask.expert,
-                    state=ask.state,
-                )
-                process.send(await models[ask.seat].act(ask.observation, position, ask.seed))
+                answer = await models[ask.seat].act(ask.observation, ask.position, ask.seed)
+                process.send(answer)
     finally:
         process.end()
 
@@ -163,14 +160,18 @@ class _ProxyPlayer:
 
     connection: _Connection
     seat: SeatSpec
-    moves: MovesKept
+    moves: MovesNeeded
 
     async def act(self, observation: Observation, game: Position, seed: int) -> Answer:
-        legal = None if self.moves == "none" else game.legal_moves()
-        expert = game.expert_moves() if self.moves == "expert" else None
-        state = game.whole_state() if self.moves == "state" else None
-        ask = Ask(self.seat, observation, seed, game.turns, legal, expert, state)
-        self.connection.send("ask", ask)
+        position = ToldPosition(
+            config=game.config,
+            turns=game.turns,
+            legal=None if self.moves == "none" else game.legal_moves(),
+            expert=game.expert_moves() if self.moves == "expert" else None,
+            rules=game.rule_moves() if self.moves == "rules" else None,
+            state=game.whole_state() if self.moves == "state" else None,
+        )
+        self.connection.send("ask", Ask(self.seat, observation, position, seed))
         return cast(Answer, self.connection.read())
 
 

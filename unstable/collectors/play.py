@@ -15,6 +15,7 @@ from unstable.collectors.players import player_class
 from unstable.collectors.players.base import (
     LeftError,
     LimitedPlayer,
+    MovesNeeded,
     OpponentPlayer,
     Player,
     Position,
@@ -23,11 +24,11 @@ from unstable.collectors.players.constrained import ConstrainedPlayer
 from unstable.collectors.players.model import ModelPlayer, Newest, NewestPlayer
 from unstable.collectors.players.programs import RandomPlayer
 from unstable.collectors.players.several import BestOfPlayer, JudgeAnswer, VotingPlayer
-from unstable.config import GameConfig, MovesKept, RunConfig
+from unstable.config import GameConfig, RunConfig
 from unstable.engines.base import Engine
 from unstable.games.game import Game
-from unstable.games.services import lists_legal_moves, prompt_style
-from unstable.prompts import PromptBuilder, shorten
+from unstable.games.services import lists_legal_moves, prompts_of
+from unstable.prompts import shorten
 from unstable.types import (
     BASE,
     Answer,
@@ -64,13 +65,7 @@ class PlayerFactory:
         fixed = enumerate(config.opponents.fixed)
         self._places = {each.key: f"opponents.fixed.{index}" for index, each in fixed}
         self.prompts = {
-            key: PromptBuilder(
-                tokenizer,
-                prompt_style(game),
-                config.model.template_arguments,
-                config.sampling.max_prompt_tokens,
-                config.sampling.thoughts,
-            )
+            key: prompts_of(config, game, tokenizer)
             for key, game in config.game_by_key.items()
             if engine is not None
         }
@@ -145,12 +140,13 @@ class PlayerFactory:
         """Return whether local models may only answer legal moves."""
         return purpose == "eval" and self._config.eval.constrained
 
-    def moves_needed(self, purpose: Purpose) -> MovesKept:
+    def moves_needed(self, purpose: Purpose) -> MovesNeeded:
         """Return the information on a position's moves that local models need."""
         if purpose == "train":
-            kept = self._config.moves_kept
-            has_own = kept == "expert" and self._config.sampling.expert != "expert"
-            return "legal" if has_own else kept
+            kept, expert = self._config.moves_kept, self._config.sampling.expert
+            if kept != "expert" or expert == "expert":
+                return kept
+            return "rules" if self._opponents[expert].kind == "rules" else "legal"
         return "legal" if self.is_constrained(purpose) else "none"
 
     def _opponent(self, game: GameConfig, seat: SeatSpec, purpose: Purpose) -> Player:

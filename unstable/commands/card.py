@@ -20,8 +20,11 @@ from unstable.report.settings import differences
 
 PICTURE = "scores.png"
 PROMPTS = "prompts.json"
-_PRIVATE = ("tracking.", "actors.", "learner.state", "loop.start_timeout", "loop.stall_timeout")
-_PRIVATE_ENDS = (".base_url", ".api_key_env")
+_PRIVATE = (
+    *("tracking.", "actors.", "cluster.", "listen.", "learner.state"),
+    *("loop.start_timeout", "loop.stall_timeout"),
+)
+_HIDDEN = ("base_url", "url", "api_key_env")
 """Settings that describe the machine of a run and do not affect its result."""
 _PLACES = ("path", "init", "zip", "ledger")
 """Fields that are files or folders of the machine."""
@@ -199,7 +202,7 @@ def _settings(run: Run) -> str:
     rows = [
         [f"`{each.path}`", _shown(each.path, each.value), _shown(each.path, each.default)]
         for each in differences(run.config)
-        if not each.path.startswith(_PRIVATE) and not each.path.endswith(_PRIVATE_ENDS)
+        if not each.path.startswith(_PRIVATE) and each.path.rpartition(".")[2] not in _HIDDEN
     ]
     table = markdown_table(["field", "value", "default"], rows)
     return f"## Settings\n\nFields that differ from unstable's defaults.\n\n{table}"
@@ -214,7 +217,7 @@ def _public(name: str, value: Any) -> Any:
     if isinstance(value, BaseModel):
         value = value.model_dump(mode="json")
     if isinstance(value, dict):
-        return {key: _public(key, each) for key, each in value.items()}
+        return {key: _public(key, each) for key, each in value.items() if key not in _HIDDEN}
     if isinstance(value, list | tuple):
         return [_public(name, each) for each in value]
     if isinstance(value, str) and (name in _PLACES or value.startswith(("/", "~", "."))):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from unstable.commands.prepare import exact_games
 from unstable.config import CheckpointOpponent, ConfigError, GameConfig, RunConfig
-from unstable.games.services import lists_legal_moves, prompt_style
+from unstable.games.services import lists_legal_moves, prompt_style, prompts_of
 from unstable.league.evaluation import (
     by_deal,
     by_opponent,
@@ -131,13 +131,7 @@ def luck_in(
     known = {seat: PROGRAMS[kind] for seat, kind in programs(config, seats).items()}
     known |= {seat: tabled(policy_by(tree, shares)) for seat, shares in policies.items()}
     own = config.game_by_key[game]
-    builder = policies and PromptBuilder(
-        load_tokenizer(config.model),
-        prompt_style(own),
-        config.model.template_arguments,
-        config.sampling.max_prompt_tokens,
-        config.sampling.thoughts,
-    )
+    builder = policies and prompts_of(config, own, load_tokenizer(config.model))
     valued = PolicyValues(tree, policy_by(tree, values), forfeits=True)
     return Luck(own, valued, known, lambda turn: not builder or _is_listed(builder, turn))
 

@@ -36,6 +36,7 @@ from unstable.loop.protocols import Actor
 from unstable.models.base import check_model
 from unstable.models.inspection import check_opponents
 from unstable.records.folder import RunFolder
+from unstable.runtime.candidates import Candidates
 from unstable.tracking.lines import Lines
 from unstable.tracking.text import exploitability_line, score_line
 from unstable.types import (
@@ -79,6 +80,7 @@ def evaluate(
         check_exact_games(config)
         check_model(config.model)
         check_opponents(config)
+        Candidates(config).check()
         check_adapter(folder.checkpoint(version))
         valued = None if baseline is None else baseline_of(folder, baseline, config)
         resolved = prepare(config, learner=False)

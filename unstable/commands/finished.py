@@ -17,6 +17,11 @@ from unstable.tracking.lines import Lines
 from unstable.types import PlayerId
 
 LEARNERS_FILE = "learner.pt"
+FRESH: Mapping[str, Any] = {
+    **{"learner.state": None, "learner.updates_before": 0, "learner.updates_after": 0},
+    **{"tracking.run_dir": None, "tracking.name": None},
+}
+"""Overrides of a run's config, for another run without its optimizer, schedule, folder and name."""
 T = TypeVar("T")
 
 

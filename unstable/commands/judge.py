@@ -9,9 +9,10 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from unstable.commands.finished import from_folder
 from unstable.commands.prepare import prepare
 from unstable.commands.session import have_weights, run_to_end, status
-from unstable.config import ConfigError, LLMOracle, RunConfig, RunFailedError, escape_control, load
+from unstable.config import ConfigError, LLMOracle, RunConfig, RunFailedError, escape_control
 from unstable.config.plain import read_text, read_yaml
 from unstable.models.inspection import check_opponents
 from unstable.records.files import LineFile
@@ -34,7 +35,6 @@ from unstable.runtime.local import LocalActor
 from unstable.tracking.lines import print_table
 from unstable.types import GameFailure, GameResult
 from unstable.types.intervals import correlation
-from unstable.types.tallies import TermCalls
 
 IN_FLIGHT = 256
 """Most games that are read but not judged yet, since a run's games may not fit into memory."""
@@ -50,7 +50,7 @@ def judge(
     for a file of other terms.
     """
     folder = existing_run(run_dir)
-    config = load(str(folder.config), _with_terms(terms, overrides))
+    config = from_folder(folder, {"actors.num": 1, **_with_terms(terms, overrides)})
     path = folder.judged(name or (terms.stem if terms is not None else "terms"))
     named = terms_record(config.buffer.rewards, config.judges)
     if path.exists() and read_terms(path) != named.terms:
@@ -83,8 +83,11 @@ def _with_terms(terms: Path | None, overrides: Mapping[str, Any]) -> dict[str, A
     data = read_yaml(read_text(terms, place), place)
     if not isinstance(data, dict) or not data.keys() <= {"judges", "rewards"}:
         raise ConfigError(f"{place}: invalid keys; use rewards (as in buffer) and judges only")
-    judges = {f"judges.{name}": each for name, each in (data.get("judges") or {}).items()}
-    return {**judges, "buffer.rewards": data.get("rewards"), **overrides}
+    judges = data.get("judges") or {}
+    if not isinstance(judges, dict):
+        raise ConfigError(f"{place}: judges: not a mapping; write each judge under its name")
+    named = {f"judges.{name}": each for name, each in judges.items()}
+    return {**named, "buffer.rewards": data.get("rewards"), **overrides}
 
 
 class _Work:
@@ -102,13 +105,11 @@ class _Work:
     async def judge(self, config: RunConfig, file: LineFile) -> None:
         """Judge the remaining games, and write one line per game."""
         async with (
-            _asking(config, self._folder) as (rewards, judged_of),
-            aclosing(judged_of(self._games())) as lists,
+            _asking(config, self._folder) as rewards,
+            aclosing(rewards.judge(self._games())) as lists,
         ):
             async for judged in lists:
                 for each in judged:
-                    if isinstance(each, TermCalls):
-                        continue
                     self._room.release()
                     if isinstance(each, GameFailure):
                         self.failed, self._error = self.failed + 1, each.error
@@ -168,20 +169,17 @@ class _Work:
 
 
 @asynccontextmanager
-async def _asking(config: RunConfig, folder: RunFolder) -> AsyncIterator[tuple[Rewards, Any]]:
-    """Yield the terms, and the function that judges; starts an engine if a term queries one."""
+async def _asking(config: RunConfig, folder: RunFolder) -> AsyncIterator[Rewards]:
+    """Yield the terms, ready to judge; starts an engine if one of them queries it."""
     rewards, terms = judging(config, folder), config.buffer.rewards
     oracles = [config.judges[term.term].oracle for term in terms if term.term in config.judges]
-    if not any(isinstance(each, LLMOracle) and each.engine is not None for each in oracles):
-        try:
-            yield rewards, rewards.judge
-        finally:
-            await rewards.close()
-        return
-    resolved = prepare(config, learner=False).config
-    have_weights(resolved.model)
-    actor = await LocalActor.start(resolved, folder, folder.log("judge"), rewards)
+    closes = rewards.close
+    if any(isinstance(each, LLMOracle) and each.engine is not None for each in oracles):
+        resolved = prepare(config, learner=False).config
+        have_weights(resolved.model)
+        actor = await LocalActor.start(resolved, folder, folder.log("judge"), rewards)
+        closes = actor.close
     try:
-        yield rewards, rewards.judge
+        yield rewards
     finally:
-        await actor.close()
+        await closes()

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from unstable.commands.finished import FRESH
 from unstable.commands.prepare import check, prepare, show_plan
 from unstable.commands.session import new_run, starting, status
 from unstable.commands.train import go_on
@@ -17,6 +18,7 @@ from unstable.datasets.recorded import GroupIndex, IndexCounts, Source
 from unstable.models.base import load_tokenizer
 from unstable.models.shape import read_shape
 from unstable.planning.resolve import UNDECIDED
+from unstable.prompts import AnswerText
 from unstable.records.files import json_line, whole_size, write_whole
 from unstable.records.folder import RunFolder, existing_run
 from unstable.records.judged import read_scores, terms_record
@@ -33,8 +35,7 @@ _UNPLAYED: Mapping[str, Any] = {
 _BEGINS: Mapping[str, Any] = {
     **UNDECIDED,
     **_UNPLAYED,
-    **{"learner.state": None, "learner.updates_before": 0, "learner.updates_after": 0},
-    **{"tracking.run_dir": None, "tracking.name": None},
+    **FRESH,
     **{"loop.max_time": None, "learner.num": "auto"},
 }
 """Overrides of a played run's config, for a new run."""
@@ -265,6 +266,7 @@ def _source(origin: Origin, config: LearnRun, tokenizer: Any, skipped: Skipped) 
             )
     rewards = Rewards(origin.config.buffer.rewards, origin.config.judges)
     rows = read_shape(ours).vocabulary
+    decoder = AnswerText(tokenizer, origin.config.sampling.thoughts)
     is_read = False  # True once a game's ids match our tokenizer
 
     def trajectories(game: RecordedGame) -> list[Trajectory]:
@@ -273,7 +275,7 @@ def _source(origin: Origin, config: LearnRun, tokenizer: Any, skipped: Skipped) 
         sampled = [(s, each.text) for each in answers if (s := each.sampled) is not None]
         whole = [(s, text) for s, text in sampled if not is_read and s.finish_reason == "stop"]
         if any(max(*s.prompt_ids, *s.token_ids, 0) >= rows for s, _ in sampled) or any(
-            tokenizer.decode(s.token_ids, skip_special_tokens=True) != text for s, text in whole
+            decoder.text(s.token_ids) != text for s, text in whole
         ):
             raise ConfigError(
                 f"{origin.folder.root}: token ids of game {game.spec.game_id} do not match the "

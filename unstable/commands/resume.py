@@ -7,7 +7,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from unstable.commands.finished import LEARNERS_FILE, Version, checkpoint_of, is_whole
+from unstable.commands.finished import FRESH, LEARNERS_FILE, Version, checkpoint_of, is_whole
 from unstable.commands.learn import read_offline
 from unstable.commands.prepare import check, prepare, show_plan
 from unstable.commands.session import starting, status
@@ -86,14 +86,15 @@ def resume(run_dir: Path, overrides: Mapping[str, Any], loop: Loop = run_loop) -
     begins = {"model.init": config.model.init, "learner.state": config.learner.state}
     with folder.held(place):
         aside = None
-        if point.broken:
-            aside = next(
-                path
-                for number in count()
-                if not (path := folder.root / "set_aside" / str(number)).exists()
+        for version in point.broken:
+            status(
+                f"checkpoint {version} is damaged and skipped, with everything recorded after it"
             )
-        for line in _news(point, aside):
-            status(line)
+        if point.broken:
+            places = (folder.root / "set_aside" / str(number) for number in count())
+            aside = next(place for place in places if not place.exists())
+            status(f"the skipped files are in {aside}")
+        status(f"the run resumes from version {point.version}")
         write_whole(folder.config, dump(resolved.config.updated(begins)).encode())
         rewind(folder, point, is_synchronous=resolved.config.loop.mode == "sync", aside=aside)
         go_on(resolved, folder, point.state, offline=offline, loop=loop)
@@ -108,14 +109,6 @@ def _request_tokens(folder: RunFolder) -> float | None:
         tokens += requests * float(row.get("collect/engine/request_tokens") or 0.0)
         total += requests
     return tokens / total if tokens else None
-
-
-def _news(point: ResumePoint, aside: Path | None) -> Iterator[str]:
-    for version in point.broken:
-        yield f"checkpoint {version} is damaged and skipped, with everything recorded after it"
-    if aside is not None:
-        yield f"the skipped files are in {aside}"
-    yield f"the run resumes from version {point.version}"
 
 
 def changed(folder: RunFolder, overrides: Mapping[str, Any]) -> RunConfig:
@@ -216,14 +209,7 @@ def fork(
             "tracking.keep_checkpoints); add --fork_state false"
         )
     state = str(folder) if with_state else None
-    begins = {
-        "model.init": str(folder),
-        "learner.state": state,
-        "learner.updates_before": 0,
-        "learner.updates_after": 0,
-        "tracking.run_dir": None,
-        "tracking.name": None,
-    }
+    begins = {**FRESH, "model.init": str(folder), "learner.state": state}
     config = load(str(origin.config), {**begins, **overrides})
     if with_state:
         for problem in _misfits(load(str(origin.config), {}).learner, config.learner):
@@ -239,6 +225,9 @@ def _misfits(kept: LearnerConfig, wanted: LearnerConfig) -> Iterator[str]:
     of, to = _critic(old), _critic(new)
     if to != of:  # the optimizer also updates its weights
         yield f"learner.algorithm.critic.kind = {to!r}: the saved state has critic {of!r}"
+    sees = [getattr(getattr(each, "critic", None), "sees", None) for each in (old, new)]
+    if of == to and sees[0] != sees[1]:
+        yield f"learner.algorithm.critic.sees = {sees[1]!r}: the saved critic sees {sees[0]!r}"
     if new.uses_reference and not old.uses_reference:
         name = "kl_loss" if new.kl_loss else "kl_reward"
         yield f"learner.algorithm.{name} = {getattr(new, name)}: the saved state has no reference"

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+_MOST_NAME = 150
+"""Most bytes of a folder's automatic name before its time."""
 
 
 def make_folder(
@@ -65,7 +67,8 @@ def _new_run_dir(config: RunConfig, against: str | None, called: str | None) -> 
         fixed = "+".join(opponent.key for opponent in config.opponents.fixed)
         made = f"{Path(config.model.name).name}-{games}-{against or fixed or 'self'}"
         stamp = time.strftime("%Y%m%d-%H%M%S")
-        name = f"{called or made}-{stamp}".replace("/", "_").replace(":", "_")
+        short = (called or made).encode()[:_MOST_NAME].decode(errors="ignore")
+        name = f"{short}-{stamp}".replace("/", "_").replace(":", "_")
     names = chain([name], (f"{name}-{number}" for number in count(2)))
     return next(path for each in names if not (path := Path("outputs") / each).exists())
 

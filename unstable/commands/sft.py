@@ -102,7 +102,8 @@ def resume(run_dir: Path) -> RunFolder:
     with starting():
         resolved = prepare(config := load_as(SFTRun, str(folder.config), UNDECIDED))
     show_plan(resolved)
-    with ended_by_sigterm(), logging_to(folder, "sft"):
+    held = folder.held(f"--resume = {str(run_dir)!r}")
+    with held, ended_by_sigterm(), logging_to(folder, "sft"):
         _run(resolved, folder, _task(config, read_examples(folder.examples)))
     return folder
 

@@ -23,9 +23,8 @@ from unstable.commands.session import at_work, gone_after, have_weights, run_to_
 from unstable.commands.sft import fine_tuned, run_fine_tuning
 from unstable.config import ConfigError, GameConfig, RunConfig
 from unstable.datasets.examples import Example, Lessons
-from unstable.datasets.gather import prompts_of
 from unstable.datasets.sources import random_positions
-from unstable.games.services import lists_legal_moves, prompt_style
+from unstable.games.services import lists_legal_moves, prompt_style, prompts_of
 from unstable.loop.protocols import Actor
 from unstable.loop.sft import EPOCH
 from unstable.models.adapters import holds_weights, read_adapter, write_adapter
@@ -95,23 +94,18 @@ def taught(resolved: Resolved) -> Resolved:
     place = cache_folder() / "starts" / _key(teaching, examples)
     if not (place / _NOTE_FILE).is_file():
         _make(teaching, examples, place)
-    elif _adapter_of(place) is not None:
+    elif holds_weights(place):
         names = ", ".join(game.key for game in games)
         status(f"the model starts from {place}, trained on the answer format of {names}")
-    start = _adapter_of(place)
-    if start is None:
+    if not holds_weights(place):
         return resolved
-    return resolved._replace(config=config.updated({"model.init": str(start)}))
+    return resolved._replace(config=config.updated({"model.init": str(place)}))
 
 
 def _is_new(game: GameConfig, config: RunConfig) -> bool:
     """Return whether the model needs a test of its answers in the game."""
     knows = [] if config.model.init == "fresh" else made_for(Path(config.model.init))
     return lists_legal_moves(game) and game.env not in knows and not prompt_style(game).reasoning
-
-
-def _adapter_of(place: Path) -> Path | None:
-    return place if holds_weights(place) else None
 
 
 def _teaching(config: RunConfig, games: Sequence[GameConfig]) -> RunConfig:

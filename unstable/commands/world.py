@@ -22,7 +22,6 @@ from torch.nn.utils.rnn import pad_sequence
 from unstable.commands.prepare import prepare, settle
 from unstable.commands.session import Terminated, handled, status
 from unstable.config import ConfigError, GameConfig, WorldConfig, WorldRun
-from unstable.datasets.gather import prompts_of
 from unstable.datasets.world import (
     SyntheticExample,
     check_world,
@@ -31,7 +30,7 @@ from unstable.datasets.world import (
     random_play,
 )
 from unstable.games.check import check_game
-from unstable.games.services import game_questions
+from unstable.games.services import game_questions, prompts_of
 from unstable.models.tiny import make_model, make_tokenizer
 from unstable.records.files import new_folder
 from unstable.records.folder import RunFolder

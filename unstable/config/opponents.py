@@ -3,7 +3,6 @@
 `collectors/players/__init__.py` maps each kind to the class that plays it.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
@@ -196,12 +195,8 @@ class OpenAIOpponent(OpponentConfig):
     """file that counts calls and tokens, shareable; default: endpoints/<name>.json of the run"""
 
     @model_validator(mode="after")
-    def _keyless(self) -> Self:
+    def _consistent(self) -> Self:
         check_keyless(self.api_key_env, self.base_url)
-        return self
-
-    @model_validator(mode="after")
-    def _extra_is_further(self) -> Self:
         check_extra(self.extra)
         return self
 
@@ -249,13 +244,3 @@ class OpponentsConfig(Section):
     def most_past(self) -> int:
         """Most past versions in the pool."""
         return self.pool_size + len(self.pinned)
-
-    def with_ledgers(self, place: Callable[[str], Path]) -> Self:
-        """Return a copy in which endpoints without a ledger count in the file `place(name)`."""
-        fixed = [
-            opponent.model_copy(update={"ledger": str(place(opponent.key))})
-            if isinstance(opponent, OpenAIOpponent) and opponent.ledger is None
-            else opponent
-            for opponent in self.fixed
-        ]
-        return self.model_copy(update={"fixed": fixed})

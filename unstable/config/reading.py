@@ -194,7 +194,9 @@ def _put(data: dict[str, Any], path: str, value: Any) -> None:
     *parents, last = path.split(".")
     place: Any = data
     for key in parents:
-        place = place.setdefault(key, {}) if isinstance(place, dict) else place[_index(place, key)]
+        if isinstance(place, dict) and place.get(key) is None:
+            place[key] = {}
+        place = place[key if isinstance(place, dict) else _index(place, key)]
         if not isinstance(place, dict | list):
             raise ConfigError(f"{path}: {key} is a single value without fields; set {key}")
     place[last if isinstance(place, dict) else _index(place, last)] = value

@@ -18,6 +18,7 @@ from unstable.config.opponents import (
     RESERVED_NAMES,
     DrawConfig,
     FixedOpponent,
+    OpenAIOpponent,
     OpponentsConfig,
 )
 from unstable.config.sections import (
@@ -233,7 +234,13 @@ class RunConfig(Section):
 
     def with_ledgers(self, place: Callable[[str], Path]) -> Self:
         """Return a copy in which endpoints without a ledger count in the file `place(name)`."""
-        return self.model_copy(update={"opponents": self.opponents.with_ledgers(place)})
+        fixed = [
+            each.model_copy(update={"ledger": str(place(each.key))})
+            if isinstance(each, OpenAIOpponent) and each.ledger is None
+            else each
+            for each in self.opponents.fixed
+        ]
+        return self.updated({"opponents.fixed": fixed})
 
     def of_actor(self, index: int) -> Self:
         """Return the config of an actor, whose games' seats listen at a separate port."""

@@ -75,8 +75,7 @@ def turns_of(place: str, row: Mapping[str, Any]) -> ChatTurns | None:
         prompt = [*_system(row), *messages_of(place, "prompt", row["prompt"], "user")]
         said = row["completion"]
         completion = said if isinstance(said, list) else [{"role": "assistant", "content": said}]
-        found = _turns(place, "completion", prompt, completion)
-        return found._replace(answers=[at for at in found.answers if at >= len(prompt)])
+        return _turns(place, "completion", prompt, completion)
     if row.keys() >= {"instruction", "output"}:
         parts = [row["instruction"], row.get("input") or ""]
         if not all(isinstance(part, str) for part in parts):
@@ -92,10 +91,10 @@ def _turns(place: str, field: str, before: Chat, messages: Any) -> ChatTurns:
     chat = [*before, *messages_of(place, field, messages)]
     answers = [
         at
-        for at, message in enumerate(chat)
-        if message["role"] == "assistant"
+        for at, message in enumerate(messages, start=len(before))
+        if chat[at]["role"] == "assistant"
         and any(each["role"] == "user" for each in chat[:at])
-        and (at < len(before) or messages[at - len(before)].get("weight") not in (0, 0.0))
+        and message.get("weight") not in (0, 0.0)
     ]
     if not answers:
         raise ConfigError(f"{place}: {field}: no assistant message to train on; add one")

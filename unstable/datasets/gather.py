@@ -27,8 +27,7 @@ from unstable.datasets.sources import (
     recorded_examples,
 )
 from unstable.games.catalog.table import EXPERT_GAMES
-from unstable.games.services import game_info, lists_legal_moves, prompt_style
-from unstable.prompts import PromptBuilder
+from unstable.games.services import game_info, lists_legal_moves, prompts_of
 
 
 def check_data(config: SFTRun) -> None:
@@ -88,13 +87,6 @@ def own_pairs(config: LearnRun, tokenizer: Any) -> list[PairExample]:
     return pairs
 
 
-def prompts_of(config: RunConfig, game: GameConfig, tokenizer: Any) -> PromptBuilder:
-    """Return the builder of a game's prompts in play."""
-    limit = config.sampling.max_prompt_tokens
-    template, thoughts = config.model.template_arguments, config.sampling.thoughts
-    return PromptBuilder(tokenizer, prompt_style(game), template, limit, thoughts)
-
-
 def _source(data: DataConfig, config: RunConfig, tokenizer: Any, field: str) -> Iterator[Example]:
     if isinstance(data, RecordedData):
         yield from recorded_examples(
@@ -102,6 +94,7 @@ def _source(data: DataConfig, config: RunConfig, tokenizer: Any, field: str) -> 
             tokenizer,
             winners_only=data.winners_only,
             forfeits=data.forfeits,
+            thoughts=config.sampling.thoughts,
         )
         return
     for game in _games(data, config, field):

@@ -8,11 +8,11 @@ from itertools import count, zip_longest
 from pathlib import Path
 from typing import Any
 
-from unstable.config import ConfigError, GameConfig
+from unstable.config import ConfigError, GameConfig, ThoughtsConfig
 from unstable.datasets.examples import Example, PairExample, answer_tokens, make_example
 from unstable.datasets.formats import Chat, is_text, preference_of, read_rows, turns_of
 from unstable.games.game import Game
-from unstable.prompts import PromptBuilder, TextEncoder, write_answer
+from unstable.prompts import AnswerText, PromptBuilder, TextEncoder, write_answer
 from unstable.records.files import read_lines
 from unstable.records.games import read_game
 from unstable.types import GameResult, Observation, SampledTokens, Segment, TokenSample, Turn
@@ -233,7 +233,12 @@ def _pair(place: str, row: dict[str, Any], game: GameConfig, prompts: PromptBuil
 
 
 def recorded_examples(
-    files: Sequence[Path], tokenizer: Any, *, winners_only: bool = True, forfeits: bool = False
+    files: Sequence[Path],
+    tokenizer: Any,
+    *,
+    winners_only: bool = True,
+    forfeits: bool = False,
+    thoughts: ThoughtsConfig | None = None,
 ) -> list[Example]:
     """Return turns of the policy from `games/train-*.jsonl`, each pair of prompt and answer once.
 
@@ -246,6 +251,7 @@ def recorded_examples(
     """
     found: dict[tuple[tuple[int, ...], tuple[int, ...]], Example] = {}
     encoder, forged = TextEncoder(tokenizer), 0
+    answers = AnswerText(tokenizer, thoughts or ThoughtsConfig())
     for path in files:
         if path.name.startswith("eval-"):
             raise ConfigError(f"{path}: evaluation games are never trained on; use train-*.jsonl")
@@ -259,7 +265,7 @@ def recorded_examples(
                 answer, tokens = turn.answer, turn.answer.sampled
                 if tokens is None or not _teaches(turn, tokens, game, winners_only, forfeits):
                     continue
-                if tokenizer.decode(tokens.token_ids, skip_special_tokens=True) != answer.text:
+                if answers.text(tokens.token_ids) != answer.text:
                     raise ConfigError(
                         f"{place}: token ids of another tokenizer; set model.name to the run's"
                     )

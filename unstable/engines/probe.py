@@ -70,7 +70,8 @@ def probes(model: ModelConfig) -> Probes:
     if model.adapter == "none":
         return _whole_probes(model)
     shape = read_shape(model)
-    return Probes(no_adapter(shape, model.adapter), probe_adapters(shape, model.adapter))
+    base = _adapter(shape, model.adapter, number=2, strength=0.0)
+    return Probes(base, probe_adapters(shape, model.adapter))
 
 
 def _whole_probes(model: ModelConfig) -> Probes:
@@ -94,11 +95,6 @@ def _whole_probes(model: ModelConfig) -> Probes:
 def probe_adapters(shape: ModelShape, config: AdapterConfig) -> list[Adapter]:
     """Return two adapters of the trained adapter's size with random products far from zero."""
     return [_adapter(shape, config, number, _STRENGTH) for number in range(2)]
-
-
-def no_adapter(shape: ModelShape, config: AdapterConfig) -> Adapter:
-    """Return an adapter without effect: the base, for a scorer that always applies an adapter."""
-    return _adapter(shape, config, 2, 0.0)
 
 
 def _adapter(shape: ModelShape, config: AdapterConfig, number: int, strength: float) -> Adapter:

@@ -325,13 +325,7 @@ def _complain(path: str, value: Any, error: BaseException) -> NoReturn:
     if isinstance(error, ConfigError):
         raise error
     reason, remedy = _line(error), "choose another game"
-    if isinstance(error, LookupError) and "nltk" in str(error):
-        reason = "NLTK's word lists are not installed"
-        remedy = (
-            "run: pip install textblob, or: "
-            "python -m nltk.downloader words averaged_perceptron_tagger_eng"
-        )
-    elif "OPENROUTER_API_KEY" in str(error):
+    if "OPENROUTER_API_KEY" in str(error):
         reason, remedy = "API key of the game's OpenRouter judge missing", "set OPENROUTER_API_KEY"
     elif isinstance(error, SyntaxError):
         reason = f"syntax error in the game's file on this Python version ({error.msg})"

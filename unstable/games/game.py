@@ -4,9 +4,10 @@ Envs draw from the process-wide `random`. Each `Game` owns a random state, so th
 interleaved; it counts turns and invalid moves, and identifies seats by their roles.
 """
 
+import copy
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from unstable.config import GameConfig
 from unstable.config.plugins import load_target
@@ -47,7 +48,7 @@ class Game:
     def __init__(self, config: GameConfig, seed: int, *, trusted: bool = False) -> None:
         self.config = config
         self._seed, self._trusted = seed, trusted
-        self._actions: list[str] = []
+        self._actions: tuple[str, ...] = ()
         self.turns = 0
         self.done = False
         self.payoffs = [0.0] * config.seats
@@ -185,8 +186,9 @@ class Game:
             raised = f"the game raised {type(error).__name__}: {error}"
             self._end_by_forfeit(seat, shorten(raised)[0])
             return StepResult(done=True, invalid=True)
-        self._actions.append(action)
+        self._actions = (*self._actions, action)
         self.turns += 1
+        self._refusals = [*self._refusals]  # copies of the game share its lists
         self._refusals[seat] = self._refusals[seat] + 1 if invalid else 0
         if invalid and (over or self._refusals[seat] > self.config.invalid_moves.allowed):
             self._end_by_forfeit(seat, reason)
@@ -211,24 +213,14 @@ class Game:
 
     def copies(self) -> Callable[[], "Game"]:
         """Return a function that makes such copies of the current position, even after moves."""
-        env, rest = copies(self.env), self._parts()
+        env, kept = copies(self.env), copy.copy(self)
 
         def copy_again() -> Game:
-            game = Game.__new__(Game)
-            for name, value in rest.items():
-                setattr(game, name, list(value) if isinstance(value, list) else value)
+            game = copy.copy(kept)
             game.env = env()
             return game
 
         return copy_again
-
-    def _parts(self) -> dict[str, Any]:
-        """Return the attributes other than the env; only lists are mutable."""
-        return {
-            name: list(value) if isinstance(value, list) else value
-            for name, value in vars(self).items()
-            if name != "env"
-        }
 
     def again(self) -> "Game":
         """Replay the game in a new env, up to the action at which the env raised: the env that

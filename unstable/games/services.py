@@ -1,6 +1,8 @@
-"""Services of a config's game: its env, legal moves, teams, prompt style, questions."""
+"""Services of a config's game: its env, legal moves, teams, prompts, questions."""
 
-from unstable.config import ConfigError, GameConfig, shown
+from typing import Any
+
+from unstable.config import ConfigError, GameConfig, RunConfig, shown
 from unstable.config.plugins import load_target, registered
 from unstable.games.catalog.bare import GAME_ENV
 from unstable.games.catalog.table import EXACT_GAMES, info_of
@@ -8,7 +10,7 @@ from unstable.games.environment import Environment
 from unstable.games.info import Compact, GameInfo, Question, RuleBot
 from unstable.games.textarena import TextArenaEnvironment, env_class
 from unstable.games.textarena1 import BareTextArenaEnvironment, prints_moves
-from unstable.prompts import CHAT, OWN, PromptStyle, load_style
+from unstable.prompts import CHAT, OWN, PromptBuilder, PromptStyle, load_style
 
 
 def make_environment(config: GameConfig) -> Environment:
@@ -91,6 +93,13 @@ def prompt_style(config: GameConfig) -> PromptStyle:
     if config.prompt != "compact" or compact(config, env := make_environment(config)) is not None:
         return load_style(config.prompt).of_game(config)
     return (OWN if env.writes_prompt else load_style("answer")).of_game(config)
+
+
+def prompts_of(config: RunConfig, game: GameConfig, tokenizer: Any) -> PromptBuilder:
+    """Return the builder of a game's prompts in play."""
+    limit = config.sampling.max_prompt_tokens
+    template, thoughts = config.model.template_arguments, config.sampling.thoughts
+    return PromptBuilder(tokenizer, prompt_style(game), template, limit, thoughts)
 
 
 def compact(config: GameConfig, env: Environment) -> Compact | None:

@@ -40,7 +40,7 @@ def offline() -> Iterator[None]:
 
 @cache
 def supply_words() -> None:
-    """Make NLTK use textblob's lexicon, if NLTK lacks its data and textblob is installed.
+    """Make NLTK use textblob's lexicon, if NLTK lacks its data.
 
     Also makes TextArena read its dictionaries once per process, which takes half a second.
     """
@@ -48,8 +48,7 @@ def supply_words() -> None:
         return
     EnglishDictionary._load_dic = _read_once(EnglishDictionary._load_dic)
     found = importlib.util.find_spec("textblob")
-    if found is None or found.origin is None:
-        return
+    assert found is not None and found.origin is not None, "textblob is a dependency"
     folder = Path(found.origin).parent
     if not _has("corpora/words"):
         words.words = lambda fileids=None: list(_word_lists(folder)[fileids or "en"])

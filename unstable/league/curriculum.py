@@ -15,6 +15,7 @@ from pydantic import BaseModel, NonNegativeFloat
 from unstable.config import RunConfig
 from unstable.league.matchmaking import read_rule, rule_weights
 from unstable.types import PlayedGame
+from unstable.types.metrics import metric_name
 
 SLOW = 1 / 4
 """Exponent of the decay for the slower of two running means, whose memory is four times as long."""
@@ -172,9 +173,9 @@ class Curriculum:
         """Return metrics `curriculum/*` of each env; {} if `follows_weights`."""
         found: dict[str, float | None] = {}
         for each, probability in zip(self.stats(), probabilities, strict=True):
-            found[f"curriculum/probability/{each.env}"] = probability
-            found[f"curriculum/spread/{each.env}"] = each.spread
-            found[f"curriculum/progress/{each.env}"] = each.progress
+            found[metric_name("curriculum/probability", each.env)] = probability
+            found[metric_name("curriculum/spread", each.env)] = each.spread
+            found[metric_name("curriculum/progress", each.env)] = each.progress
         return found
 
     def state(self) -> CurriculumState:

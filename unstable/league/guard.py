@@ -5,11 +5,10 @@ in; alarms come out. The loop carries out the actions.
 """
 
 import math
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from unstable.config import Action, Rule, RunConfig
 from unstable.league.rules import (
@@ -23,8 +22,9 @@ from unstable.league.rules import (
     VersionScores,
     figures,
 )
-from unstable.types import PAST, Alarm, EvalScore, GameResult
-from unstable.types.metrics import VersusKey, metric_name
+from unstable.types import PAST, Alarm, EvalScore
+from unstable.types.metrics import metric_name
+from unstable.types.play import PlayTally, entropy
 
 ORDER: list[Action] = ["opponents", "rollback", "learning_rate"]
 """Actions that an alarm may lead to, in the order of their execution."""
@@ -47,8 +47,7 @@ class GuardState(BaseModel):
     best: Best | None
     quiet: dict[str, int]
     is_due: bool
-    results: list[tuple[str, str, int]]
-    actions: dict[str, dict[str, int]]
+    games: PlayTally = Field(default_factory=PlayTally.empty)
 
 
 class Guard:
@@ -57,7 +56,7 @@ class Guard:
     def __init__(self, config: RunConfig) -> None:
         self._config = config.guard
         self._temperature = config.eval.temperature[0]
-        self._games = TrainingGames()
+        self._games = PlayTally.empty()
         self._histories: dict[str, MetricHistory] = {}
         self._scores: dict[str, VersionScores] = {}
         self._best: Best | None = None
@@ -76,10 +75,10 @@ class Guard:
             return frozenset()
         return frozenset([self.best])
 
-    def count(self, games: "TrainingGames") -> None:
-        """Add the counts of finished training games; does nothing if `guard.action` is empty."""
+    def count(self, games: PlayTally) -> None:
+        """Add the tally of finished training games; does nothing if `guard.action` is empty."""
         if self._config.action:
-            self._games.merge(games)
+            self._games.add(games._replace(values={}, sequences={}))
 
     def check(self, version: int, metrics: Row) -> list[Alarm]:
         """Check an update's figures and the games since the last update; returns new alarms.
@@ -88,7 +87,7 @@ class Guard:
         """
         if not self._config.action:
             return []
-        for name, point in figures({**metrics, **self._games.take()}, version).items():
+        for name, point in figures({**metrics, **self._taken()}, version).items():
             self._histories.setdefault(name, MetricHistory()).add(point)
         alarms = []
         for rule in RULES:
@@ -123,6 +122,16 @@ class Guard:
                 finding = scored.worse(limit)
                 alarms += self._alarm("score", name, version, finding)
         return self._new(alarms, version)
+
+    def _taken(self) -> dict[str, float]:
+        """Return the metrics of the games since the last call, as far as rules may inspect them."""
+        tally, self._games = self._games, PlayTally.empty()
+        row: dict[str, float] = dict(tally.counts)
+        row |= {name: tally.totals[name] / size for name, size in tally.weights.items() if size}
+        for env, counts in tally.actions.items():
+            if (nats := entropy(counts)) is not None:
+                row[metric_name("collect/action_entropy", env)] = nats
+        return row
 
     @property
     def _is_worse(self) -> bool:
@@ -166,25 +175,21 @@ class Guard:
 
     def state(self) -> GuardState:
         """Return the state that `restore` takes."""
-        games = self._games
         return GuardState(
             histories=self._histories,
             scores=self._scores,
             best=self._best,
             quiet=self._quiet,
             is_due=self._is_due,
-            results=[(*name, count) for name, count in games.results.items()],
-            actions={env: dict(counts) for env, counts in games.actions.items()},
+            games=self._games,
         )
 
     def restore(self, state: GuardState) -> None:
         """Continue from what `state` returned."""
         self._histories, self._scores = dict(state.histories), dict(state.scores)
         self._best, self._quiet, self._is_due = state.best, dict(state.quiet), state.is_due
-        self._games = TrainingGames()
-        self._games.results.update({(kind, name): n for kind, name, n in state.results})
-        for env, counts in state.actions.items():
-            self._games.actions[env].update(counts)
+        self._games = PlayTally.empty()
+        self._games.add(state.games)
 
 
 def mean_low(scores: Sequence[EvalScore]) -> float:
@@ -192,53 +197,3 @@ def mean_low(scores: Sequence[EvalScore]) -> float:
     count = len(scores)
     half = math.sqrt(sum((score.score - score.low) ** 2 for score in scores))
     return (sum(score.score for score in scores) - half) / count
-
-
-class TrainingGames:
-    """Counts of training games since the last `take`, under the names of metrics."""
-
-    def __init__(self) -> None:
-        self.results: Counter[tuple[str, str]] = Counter()  # by kind of opponent and result
-        self.actions: defaultdict[str, Counter[str]] = defaultdict(Counter)  # by env
-
-    def add(self, result: GameResult) -> None:
-        """Count a game and its branches."""
-        for game in result.games:
-            seats = game.spec.seats
-            players = {spec.player for spec in seats}
-            alone = len(game.spec.sides) == 1
-            kind = "alone" if alone else "self" if len(players) == 1 else "others"
-            for side in game.spec.trained_sides:
-                self.results[kind, "games"] += 1
-                self.results[kind, "forfeit"] += game.forfeit in side
-                self.results[kind, "draw"] += game.standing(side[0]) == "draw"
-            moves = (turn.answer.action for turn in game.own_turns if seats[turn.seat].trained)
-            self.actions[game.spec.env].update(moves)
-
-    def merge(self, other: "TrainingGames") -> None:
-        """Add the counts of another instance."""
-        self.results.update(other.results)
-        for env, counts in other.actions.items():
-            self.actions[env].update(counts)
-
-    def take(self) -> Mapping[str, float]:
-        """Return results by kind of opponent and action entropy by env, and reset the counts."""
-        row: dict[str, float] = {}
-        for kind in ("alone", "self", "others"):
-            if games := self.results[kind, "games"]:
-                key = VersusKey(kind)
-                row[key.name("games")] = games
-                for share in ("forfeit", "draw"):
-                    row[key.name(share)] = self.results[kind, share] / games
-        for env, counts in self.actions.items():
-            if counts:
-                row[metric_name("collect/action_entropy", env)] = entropy(list(counts.values()))
-        self.results.clear()
-        self.actions.clear()
-        return row
-
-
-def entropy(counts: Sequence[int]) -> float:
-    """Return the Shannon entropy of counts, in nats."""
-    total = sum(counts)
-    return -sum(count / total * math.log(count / total) for count in counts)

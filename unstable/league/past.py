@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from unstable.league.fit import Ranking, ranking
 from unstable.types import GameResult, GameSpec, PlayedGame, PlayerId
-from unstable.types.tallies import Least, Tally, first_of_newest, least_against_past
+from unstable.types.tallies import Least, Tally, added, first_of_newest, least_against_past
 
 Tallies = dict[tuple[str, str], Tally]
 """Tallies: {("main@3", "random"): Tally(5, 1, 2), ("random", "main@3"): Tally(2, 1, 5)}"""
@@ -53,7 +53,7 @@ class PastResults:
         for (one, other), tally in tallies(each for each in met if each is not None).items():
             if _is_before(PlayerId.parse(other), PlayerId.parse(one)):
                 held = self._results.setdefault(one, {})
-                held[other] = held.get(other, Tally()).plus(tally)
+                held[other] = added([held.get(other, Tally()), tally])
         self._forget()
 
     def _forget(self) -> None:

@@ -16,7 +16,7 @@ from typing import Literal, Self
 from pydantic import BaseModel, NonNegativeInt, model_validator
 
 from unstable.league.matchmaking import Matchmaker, Probability, VersionStats, check_probabilities
-from unstable.league.skills import ENVIRONMENT, Match, Skill, Skills
+from unstable.league.skills import ENVIRONMENT, Match, Skill, rate
 from unstable.types import BASE, GameResult, GameSpec, PlayedGame, PlayerId, Rating, Side, standing
 
 PRIOR_GAMES, PRIOR_DRAWS = 10, 1
@@ -78,12 +78,13 @@ class Registry:
         """
         self._pool_size = pool_size
         self._matchmaker = matchmaker
-        self._anchor, self._fitted = anchor, draws
-        self._skills = Skills()
+        self._fitted = draws
+        self._skills: dict[str, Skill] = {}  # by name, in the order of registration
         for player in (BASE, *fixed):
-            self._put(player, ENVIRONMENT.mu, ENVIRONMENT.sigma)
+            self.know(player)
+        self._pinned = None if anchor is None else anchor.name
         if anchor is not None:
-            self._put(anchor, ENVIRONMENT.mu, ANCHOR_SIGMA)
+            self._skills[anchor.name] = ENVIRONMENT.mu, ANCHOR_SIGMA
         self._results: dict[PlayerId, Counter[str]] = {}
         self._draws: dict[str, tuple[int, int]] = {}
         self._equals: dict[str, tuple[int, int]] = {}
@@ -95,13 +96,9 @@ class Registry:
         self._probabilities: dict[str, list[float]] = {}
         self._payoffs: dict[PlayerId, tuple[float, float]] = {}
 
-    def _put(self, player: PlayerId, mu: float, sigma: float) -> None:
-        self._skills.put(player.name, mu, sigma, pinned=player == self._anchor)
-
     def know(self, player: PlayerId) -> None:
         """Register a player that never changes, such as a person, unless it is registered."""
-        if player.name not in self._skills:
-            self._put(player, ENVIRONMENT.mu, ENVIRONMENT.sigma)
+        self._skills.setdefault(player.name, (ENVIRONMENT.mu, ENVIRONMENT.sigma))
 
     def add(self, version: PlayerId, inherits_from: PlayerId | None = None) -> None:
         """Register a policy's new version, which games may name once it is announced.
@@ -111,8 +108,8 @@ class Registry:
         """
         before = self._versions.setdefault(version.label, [])
         source = inherits_from or (before[-1] if before else version)
-        mu, sigma = self._skills.all().get(source.name, (ENVIRONMENT.mu, ENVIRONMENT.sigma))
-        self._put(version, mu, max(sigma, ENVIRONMENT.sigma / 2))
+        mu, sigma = self._skills.get(source.name, (ENVIRONMENT.mu, ENVIRONMENT.sigma))
+        self._skills[version.name] = mu, max(sigma, ENVIRONMENT.sigma / 2)
         before.append(version)
         self._mark("added", version)
 
@@ -122,23 +119,22 @@ class Registry:
         self._current[policy] = version
         added, before = self._versions.get(policy, []), self._past.get(policy, [])
         known = added[: added.index(version)] if version in added else []
-        pool, skills = set(known[-self._pool_size :]), self._skills.all()
+        pool = set(known[-self._pool_size :])
         if self._matchmaker is not None:
             were = pool.union(before)
-            candidates = self._stats_of([each for each in known if each in were], skills)
+            candidates = self._stats_of([each for each in known if each in were])
             pool |= self._matchmaker.pinned(candidates)
         self._past[policy] = [player for player in known if player in pool]
         self._fade(policy)
         self._probabilities[policy] = []
         if self._matchmaker is not None and self._past[policy]:
-            own, *past = self._stats_of([version, *self._past[policy]], skills)
+            own, *past = self._stats_of([version, *self._past[policy]])
             self._probabilities[policy] = self._matchmaker.probabilities(own, past)
 
-    def _stats_of(
-        self, players: Sequence[PlayerId], skills: Mapping[str, Skill]
-    ) -> list[VersionStats]:
+    def _stats_of(self, players: Sequence[PlayerId]) -> list[VersionStats]:
+        skills, payoffs = self._skills, self._payoffs
         return [
-            VersionStats(player, *skills[player.name], *self._payoffs.get(player, (0.0, 0.0)))
+            VersionStats(player, *skills[player.name], *payoffs.get(player, (0.0, 0.0)))
             for player in players
         ]
 
@@ -175,8 +171,7 @@ class Registry:
             self._count(game.spec)
             if not game.spec.opening and (match := self._match(game)) is not None:
                 matches.append(match)
-        if matches:
-            self._skills.rate(matches)
+        rate(self._skills, matches, self._pinned)
 
     def _match(self, result: GameResult | PlayedGame) -> Match | None:
         """Count a game's draws and results and return its match; None if it has a single player."""
@@ -250,8 +245,7 @@ class Registry:
     def ratings(self) -> list[Rating]:
         """Return the ratings of players with games and of current versions, strongest first."""
         present = {*self._results, *self._current.values()}
-        skills = self._skills.all()
-        rows = [self._rating(player, *skills[player.name]) for player in present]
+        rows = [self._rating(player, *self._skills[player.name]) for player in present]
         return sorted(rows, key=lambda row: (-row.mu, row.player.name))
 
     def _rating(self, player: PlayerId, mu: float, sigma: float) -> Rating:
@@ -271,7 +265,7 @@ class Registry:
         """Return the state that `restore` takes."""
         results = {each.name: dict(counts) for each, counts in self._results.items()}
         return RegistryState(
-            ratings=self._skills.all(),
+            ratings=dict(self._skills),
             results=results,
             draws=dict(self._draws),
             equals=dict(self._equals),
@@ -284,14 +278,13 @@ class Registry:
 
     def restore(self, state: RegistryState) -> None:
         """Continue from what `state` returned; each policy's newest version becomes current."""
-        for name, (mu, sigma) in state.ratings.items():
-            self._put(PlayerId.parse(name), mu, sigma)
+        self._skills |= state.ratings
         self._results = {
             PlayerId.parse(name): Counter(counts) for name, counts in state.results.items()
         }
         self._draws, self._equals = dict(state.draws), dict(state.equals)
         self._trained, self._marks = state.trained, list(state.marks)
-        players = map(PlayerId.parse, self._skills.all())
+        players = map(PlayerId.parse, self._skills)
         versions = [player for player in players if player.version is not None]
         self._versions = {}
         for player in sorted(versions, key=lambda player: player.version or 0):

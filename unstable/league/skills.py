@@ -6,7 +6,7 @@ closed form (section 3), which takes 3 us instead of the 140 us of the general a
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -26,34 +26,12 @@ class Match(NamedTuple):
     draw_probability: float
 
 
-class Skills:
-    """Skills by player name, in the order in which players were added."""
-
-    def __init__(self) -> None:
-        self._skills: dict[str, Skill] = {}
-        self._pinned: set[str] = set()
-
-    def put(self, player: str, mu: float, sigma: float, *, pinned: bool = False) -> None:
-        """Set a player's skill; matches never change a pinned one."""
-        self._skills[player] = mu, sigma
-        if pinned:
-            self._pinned.add(player)
-
-    def __contains__(self, player: str) -> bool:
-        return player in self._skills
-
-    def rate(self, matches: Sequence[Match]) -> None:
-        """Update the skills by matches, one after the other."""
-        for players, scores, draw_probability in matches:
-            before = [self._skills[player] for player in players]
-            rate = _of_two if len(players) == 2 else _of_many
-            for player, skill in zip(players, rate(before, scores, draw_probability), strict=True):
-                if player not in self._pinned:
-                    self._skills[player] = skill
-
-    def all(self) -> dict[str, Skill]:
-        """Return the current skill of every player."""
-        return dict(self._skills)
+def rate(skills: dict[str, Skill], matches: Iterable[Match], pinned: str | None) -> None:
+    """Update skills by matches, one after the other; the `pinned` player keeps its skill."""
+    for players, scores, draw_probability in matches:
+        of = _of_two if len(players) == 2 else _of_many
+        rated = of([skills[player] for player in players], scores, draw_probability)
+        skills.update((p, skill) for p, skill in zip(players, rated, strict=True) if p != pinned)
 
 
 def _of_many(

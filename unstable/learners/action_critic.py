@@ -69,6 +69,7 @@ class ActionCritic:
         asked = [experience.answers.found[index].tokens for index in answers]
         logprobs = scorer.logprobs([*asked, *(batch.token_samples[i] for i in unlisted)])
         shares_M = experience.score(answers, logprobs[: len(asked)])
+        self.model.learns = learns
         self.model.take(experience.pairs.found)
         self.metrics = {}
         if learns:

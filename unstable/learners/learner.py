@@ -8,6 +8,7 @@ between algorithms.
 import time
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -169,7 +170,7 @@ class PolicyLearner:
         if not prepared.atoms:
             return MeanLoss(0.0, 0)
         chosen_C = np.concatenate(prepared.atoms)
-        _, total = self._gradients(prepared, chosen_C)
+        _, total = self.micro_batches.retried(partial(self._accumulate, prepared, chosen_C))
         self.optimizer.clear()
         self.micro_batches.ranks.sum_([total])
         tokens = sum(prepared.layout.sizes[index] for index in chosen_C)
@@ -196,20 +197,11 @@ class PolicyLearner:
 
     def _step(self, batch: PreparedBatch, chosen_C: Ints) -> StepReport:
         """Make an optimizer step on the chosen examples; every token has its sample's advantage."""
-        columns, total = self._gradients(batch, chosen_C)
+        columns, total = self.micro_batches.retried(partial(self._accumulate, batch, chosen_C))
         self.micro_batches.ranks.sum_([total, *self.optimizer.own_gradients(), *columns.values()])
         learning_rate = self.optimizer.learning_rate
         stepped = self.optimizer.step(total)
         return StepReport(chosen_C, *stepped, learning_rate, columns)
-
-    def _gradients(self, batch: PreparedBatch, chosen_C: Ints) -> tuple[Columns, Tensor]:
-        """Call `_accumulate`; on out-of-memory errors again, with smaller micro-batches."""
-        while True:
-            try:
-                return self._accumulate(batch, chosen_C)
-            except torch.OutOfMemoryError as error:
-                reason = str(error)
-            self.micro_batches.halve(reason)
 
     def _accumulate(self, batch: PreparedBatch, chosen_C: Ints) -> tuple[Columns, Tensor]:
         """Accumulate this rank's gradients of a step; returns its columns and share of the loss."""

@@ -85,9 +85,8 @@ class MicroBatches:
     def halve(self, error: str) -> None:
         """Halve both limits permanently after a GPU ran out of memory; the caller repeats the pass.
 
-        Call it outside of the error's handler, which keeps the frames of the pass and so its
-        tensors alive. Raises `torch.OutOfMemoryError`, with a remedy, if nothing is left to halve,
-        and `BeginAgainError` if other ranks wait in the same pass.
+        Raises `torch.OutOfMemoryError`, with a remedy, if nothing is left to halve, and
+        `BeginAgainError` if other ranks wait in the same pass.
         """
         reason = error.partition("\n")[0]
         full = f"the learner's GPU ran out of memory with micro-batches of {self._limits}"
@@ -111,6 +110,15 @@ class MicroBatches:
         )
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
+
+    def retried(self, attempt: Callable[[], Made]) -> Made:
+        """Return `attempt()`; if a GPU runs out of memory, repeat it with smaller micro-batches."""
+        while True:
+            try:
+                return attempt()
+            except torch.OutOfMemoryError as error:
+                reason = str(error)
+            self.halve(reason)  # outside of the handler, which keeps the attempt's tensors alive
 
     @property
     def _limits(self) -> str:

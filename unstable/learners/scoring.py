@@ -1,6 +1,7 @@
 """Scoring: log-probabilities and values of samples under the policy, without a gradient."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -55,13 +56,7 @@ class Scorer:
         wanted: Sequence[_Wanted],
     ) -> list[list[Tensor]]:
         """Return the wanted figures of each sample."""
-        while True:
-            try:
-                read = self._pass(samples, wanted)
-                break
-            except torch.OutOfMemoryError as error:
-                reason = str(error)
-            self._micro_batches.halve(reason)
+        read = self._micro_batches.retried(partial(self._pass, samples, wanted))
         self._micro_batches.ranks.sum_([columns["read"] for columns in read])
         return [columns.by_sample("read") for columns in read]
 

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import partial
 from operator import is_
 from typing import Any
 from zlib import crc32
@@ -28,6 +29,9 @@ _WIDTH = 128
 
 class ValueModel(ABC):
     """Values [P, K] of pairs for K seats; `take` the pairs, then read or train on their values."""
+
+    learns = True
+    """False: pairs that are taken leave no trace in the state."""
 
     @property
     @abstractmethod
@@ -76,7 +80,6 @@ class ValueNetwork(ValueModel):
         nn.init.zeros_(head.bias)
         self._network = nn.Sequential(embedding, nn.ReLU(), hidden, nn.ReLU(), head)
         self._numbers: dict[_Feature, int] = {}  # at most one for each embedding
-        self.learns = True  # False: new features have no embedding
         self._pairs: list[StateMove] = []
         self._rows: list[list[int]] = []  # features of each pair
         self._features_PF = torch.zeros(0, 0, dtype=torch.int64)
@@ -164,13 +167,7 @@ class AdapterValues(ValueModel):
     def backward(self, rows_B: Tensor, targets_BK: Tensor, known_BK: Tensor) -> float:
         """Backpropagate this rank's share, and sum the gradients of all ranks."""
         samples = [self._pairs[row] for row in rows_B.tolist()]
-        while True:
-            try:
-                total = self._share(samples, targets_BK, known_BK)
-                break
-            except torch.OutOfMemoryError as error:
-                reason = str(error)
-            self._micro_batches.halve(reason)
+        total = self._micro_batches.retried(partial(self._share, samples, targets_BK, known_BK))
         gradients = [each.grad for each in self.parameters if each.grad is not None]
         self._micro_batches.ranks.sum_([total, *gradients])
         return float(total)

@@ -302,7 +302,7 @@ class Context:
         for each in finished:
             self.count(each)
         self.tracker.add_games(finished, ended.play, self.version, actor)
-        self.guard.count(ended.results)
+        self.guard.count(ended.play)
         return finished
 
     def admit(self, finished: Sequence[PlayedGame]) -> None:

@@ -6,9 +6,7 @@ An actor creates `Ended` in its own process; the loop creates it from a run's fi
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from unstable.league.guard import TrainingGames
 from unstable.records.games import game_body
-from unstable.tracking.play import PlayTally
 from unstable.types import (
     GameFailure,
     GameResult,
@@ -17,17 +15,17 @@ from unstable.types import (
     Trajectory,
     Unwritable,
 )
+from unstable.types.play import PlayTally
 from unstable.types.tallies import TermCalls
 
 Judged = tuple[GameResult, list[Trajectory]]
 
 
 class Ended(NamedTuple):
-    """Training games that have ended, in order, with their tallies."""
+    """Training games that have ended, in order, with their tally."""
 
     games: list[PlayedGame | GameFailure]
     play: PlayTally
-    results: TrainingGames
 
     @property
     def finished(self) -> list[PlayedGame]:
@@ -39,7 +37,7 @@ class Ended(NamedTuple):
         cls, judged: Iterable[Judged | GameFailure | TermCalls], *, on_file: bool = False
     ) -> "Ended":
         """Return games with their trajectories; if `on_file`, their lines are written already."""
-        ended = cls([], PlayTally.empty(), TrainingGames())
+        ended = cls([], PlayTally.empty())
         ended.add(judged, on_file=on_file)
         return ended
 
@@ -61,7 +59,6 @@ class Ended(NamedTuple):
                 self.play.add_game(game, own)
                 line = Unwritable("") if on_file else _line(game, own)
                 played.append(PlayedGame.of(game, line))
-            self.results.add(result)
             played[0].branches = played[1:]
             played[0].trajectories = list(map(PackedTrajectory.of, trajectories))
             self.games.append(played[0])

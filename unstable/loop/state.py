@@ -206,6 +206,6 @@ def _go_on(context: Context, state: RunState, skipped: Skipped) -> None:
         left.pop(each.spec.game_id, None)
         context.count(each)
     context.tracker.add_again(games.finished, games.play)
-    context.guard.count(games.results)
+    context.guard.count(games.play)
     context.admit(games.finished)
     context.schedule.deal_first(left.values())

@@ -90,18 +90,18 @@ def read_adapter(folder: Path, name: str) -> Adapter:
 
 
 def lora_ranks(config: RunConfig) -> dict[str, int]:
-    """Return ranks of the trained LoRA and of opponents' LoRAs, by the fields that name them.
+    """Return ranks of the LoRAs of the policy, opponents and judges, by the fields that name them.
 
-    Raises `ConfigError` if an opponent's adapter does not exist.
+    Raises `ConfigError` if an adapter does not exist.
     """
     adapter = config.model.adapter
     own = {} if adapter == "none" else {"model.adapter.rank": adapter.rank}
+    fixed = [each.adapter_folder for each in config.opponents.fixed]
+    folders = [(f"opponents.fixed.{index}.path", folder) for index, folder in enumerate(fixed)]
     return own | {
-        f"opponents.fixed.{index}.path": json.loads(_read(opponent.adapter_folder, CONFIG_FILE))[
-            "r"
-        ]
-        for index, opponent in enumerate(config.opponents.fixed)
-        if opponent.adapter_folder is not None and not holds_whole(opponent.adapter_folder)
+        field: json.loads(_read(folder, CONFIG_FILE))["r"]
+        for field, folder in [*folders, *config.judge_adapters.values()]
+        if folder is not None and not holds_whole(folder)
     }
 
 

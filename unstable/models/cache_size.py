@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from unstable.config import ModelConfig
 from unstable.models.shape import known_config, read_type, shape_of
-from unstable.models.support import support_of
+from unstable.models.support import PACKED
 
 if TYPE_CHECKING:
     from transformers import Cache, PretrainedConfig
@@ -30,7 +30,7 @@ def read_cache_size(model: ModelConfig) -> CacheSize | None:
 
     Raises `ConfigError` if its config cannot be read.
     """
-    return None if support_of(read_type(model)).path == "packed" else _read(model.name)
+    return None if read_type(model) in PACKED else _read(model.name)
 
 
 @lru_cache(maxsize=8)

@@ -5,7 +5,7 @@ from pathlib import Path
 from unstable.config import ModelConfig
 from unstable.models.base import model_path, unused_tensors
 from unstable.models.shape import read_shape, read_type
-from unstable.models.support import support_of
+from unstable.models.support import PACKED
 from unstable.models.templates import PLAIN, own_template
 from unstable.models.wheels import WHEELS
 
@@ -16,8 +16,7 @@ def model_line(model: ModelConfig, dtype: str) -> str:
     Reads only configs. Raises `ConfigError` if the model's shape cannot be read.
     """
     kind, shape = read_type(model), read_shape(model)
-    support = support_of(kind)
-    path = support.path + (f" ({support.reason})" if support.reason else "")
+    path = "packed" if kind in PACKED else f"padded (packing is unsupported for {kind})"
     precision = dtype if model.quantize == "none" else f"{dtype}, linear layers in {model.quantize}"
     parts = [
         f"{model.name}: {kind}, {path}",

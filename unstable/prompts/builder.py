@@ -10,7 +10,7 @@ from unstable.config import ConfigError, ThoughtsConfig
 from unstable.prompts.chat import ChatTemplate, Message
 from unstable.prompts.cutting import left_out
 from unstable.prompts.styles import Action, PromptStyle
-from unstable.prompts.thoughts import AnswerText, Tags, find_tags
+from unstable.prompts.thoughts import AnswerText
 from unstable.types import Observation
 
 _MARGIN = 32  # characters of the rules after the reused start
@@ -62,11 +62,10 @@ class PromptBuilder:
         self._kept: dict[str, list[int]] = {}  # token ids of prompts by user text
         self._room = _KEPT_IDS
         self._thoughts = thoughts or ThoughtsConfig()
-        own = self._thoughts.tags
-        tags = find_tags(tokenizer) if own == "auto" else Tags(*own)
+        self._answers = AnswerText(tokenizer, self._thoughts)
+        tags = self._answers.tags
         opening = self.template.render([{"role": "user", "content": "?"}])
         self.style = replace(style, tags=tags, opened=opening.rstrip().endswith(tags.open))
-        self._answers = AnswerText(tokenizer, tags, [*map(self._encoder.ids, tags)])
 
     def build(self, observation: Observation) -> Prompt:
         """Build a prompt, without the oldest events if it would be too long.

@@ -8,6 +8,9 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from unstable.config import ThoughtsConfig
+from unstable.prompts.encoder import TextEncoder
+
 
 class Tags(NamedTuple):
     """The texts that begin and end a thought: Tags("[THINK]", "[/THINK]")."""
@@ -55,9 +58,10 @@ class AnswerText:
     Other special tokens are omitted.
     """
 
-    def __init__(self, tokenizer: Any, tags: Tags, tag_ids: Sequence[list[int]]) -> None:
-        """Build a decoder; `tag_ids` are the ids of the two tags."""
-        self._tokenizer, self._tags = tokenizer, tags
+    def __init__(self, tokenizer: Any, thoughts: ThoughtsConfig) -> None:
+        tags = find_tags(tokenizer) if thoughts.tags == "auto" else Tags(*thoughts.tags)
+        self._tokenizer, self.tags = tokenizer, tags
+        tag_ids = [*map(TextEncoder(tokenizer).ids, tags)]
         self._close_ids = tag_ids[1]
         pairs = zip(tags, tag_ids, strict=True)
         self._hidden = [(tag, ids) for tag, ids in pairs if tag not in self._plain(ids)]
@@ -77,7 +81,7 @@ class AnswerText:
 
         `text` is the text of all ids. With `is_opened` the prompt ends with the opening tag.
         """
-        tags, number = self._tags, len(token_ids)
+        tags, number = self.tags, len(token_ids)
         count = text.count(tags.close)
         if tags.open in text.rpartition(tags.close)[2]:
             return number

@@ -5,8 +5,8 @@ A record of another format is not damaged: it raises `ConfigError`.
 
 import contextlib
 import json
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
@@ -148,9 +148,17 @@ def read_list(path: Path, kind: type[T]) -> list[T]:
 
 
 def placed_records(
-    path: Path, kind: type[T], skipped: Skipped, start: int = 0, end: int | None = None
+    path: Path,
+    kind: type[T],
+    skipped: Skipped,
+    start: int = 0,
+    end: int | None = None,
+    parse: Callable[[bytes, type[T], str], T | None] = parse_record,
 ) -> Iterator[tuple[int, T]]:
-    """Yield records as `read_records` does, each with its byte offset, if that is below `end`."""
+    """Yield records as `read_records` does, each with its byte offset, if that is below `end`.
+
+    Lines of which `parse` returns None are left out.
+    """
     if not path.is_file():
         return
     place = start
@@ -160,8 +168,8 @@ def placed_records(
             if end is not None and place >= end:
                 return
             try:
-                if line.strip():
-                    yield place, parse_record(line, kind, f"{path}:{number}")
+                if line.strip() and (record := parse(line, kind, f"{path}:{number}")) is not None:
+                    yield place, record
             except DamagedError as error:
                 skipped.add(path, f"line {number}", error)
             place += len(line)
@@ -206,30 +214,16 @@ def _is_of(whole: Row, part: Row) -> bool:
     return whole["version"] == part["version"] and whole.get(WHOLE) is not None
 
 
-def read_last_rows(
-    path: Path, count: int, skipped: Skipped | None = None, most_bytes: int = _TAIL_BYTES
-) -> list[dict[str, Any]]:
-    """Return the rows of the last `count` whole lines, if they are in the last `most_bytes`."""
+def read_last_rows(path: Path, count: int, most_bytes: int = _TAIL_BYTES) -> list[dict[str, Any]]:
+    """Return the last `count` rows without damaged ones, if they are in the last `most_bytes`."""
     if not path.is_file():
         return []
-    left_out = Skipped() if skipped is None else skipped
     start = max(path.stat().st_size - most_bytes, 0)
-    with path.open("rb") as file:
-        file.seek(start)
-        content = file.read(most_bytes)
-    if start:  # the first line may be incomplete
-        start, content = start + content.find(b"\n") + 1, content.partition(b"\n")[2]
-    lines = content.split(b"\n")[:-1]  # the last line may be incomplete
-    start += sum(len(line) + 1 for line in lines[:-count])
-    found = []
-    for line in lines[-count:]:
-        try:
-            if line.strip():
-                found.append(parse_record(line, dict, f"{path}, byte {start}"))
-        except DamagedError as error:
-            left_out.add(path, f"byte {start}", error)
-        start += len(line) + 1
-    return joined(found)
+    if start:
+        with path.open("rb") as file:
+            file.seek(start)
+            start += len(file.readline())  # the first line may be incomplete
+    return joined(deque(read_records(path, dict, Skipped(), start), maxlen=count))
 
 
 class Measured(NamedTuple, Generic[K]):

@@ -3,12 +3,10 @@
 import contextlib
 import re
 from collections.abc import Collection, Iterator
-from pathlib import Path
 from typing import NamedTuple
 
-from unstable.records.files import whole_lines
 from unstable.records.folder import GameFile, RunFolder
-from unstable.records.reading import DamagedError, Skipped, parse_record, read_records
+from unstable.records.reading import DamagedError, Skipped, parse_record, placed_records
 from unstable.records.shapes import SampleAdvantage
 from unstable.types import RecordedGame
 
@@ -45,24 +43,16 @@ def scan_games(
 
 def scan_file(file: GameFile, skipped: Skipped) -> Iterator[tuple[GameLocation, RecordedGame]]:
     """Yield each recorded game of one file without its turns; see `scan_games`."""
-    offset = 0
-    with file.path.open("rb") as lines:
-        for number, line in enumerate(whole_lines(lines), start=1):
-            try:
-                if line.strip():
-                    head = _head(line, f"{file.path}:{number}")
-                    yield GameLocation(file, offset, head.spec.game_id), head
-            except DamagedError as error:
-                skipped.add(file.path, f"line {number}", error)
-            offset += len(line)
+    for offset, head in placed_records(file.path, RecordedGame, skipped, parse=_head):
+        yield GameLocation(file, offset, head.spec.game_id), head
 
 
-def _head(line: bytes, place: str) -> RecordedGame:
+def _head(line: bytes, kind: type[RecordedGame], place: str) -> RecordedGame:
     head, found, _ = line.partition(_TURNS)
     with contextlib.suppress(DamagedError):
         if found:
-            return parse_record(head + _TURNS + b"]}", RecordedGame, place)
-    game = parse_record(line, RecordedGame, place)  # fields in another order
+            return parse_record(head + _TURNS + b"]}", kind, place)
+    game = parse_record(line, kind, place)  # fields in another order
     game.turns = []
     return game
 
@@ -82,26 +72,17 @@ def read_advantages(
     folder: RunFolder, games: Collection[int] | None = None, skipped: Skipped | None = None
 ) -> dict[tuple[int, int], TrainedAdvantage]:
     """Return advantages by game and turn, of the given games or of all."""
+
+    def parse(line: bytes, kind: type[SampleAdvantage], place: str) -> SampleAdvantage | None:
+        if games is not None:
+            named = _GAME.search(line)  # faster than parsing
+            if named is None or int(named[1]) not in games:
+                return None
+        return parse_record(line, kind, place)
+
     found = {}
     left_out = Skipped() if skipped is None else skipped
     for update, path in folder.sample_files():
-        for record in _samples(path, games, left_out):
+        for _, record in placed_records(path, SampleAdvantage, left_out, parse=parse):
             found[record.game, record.turn] = TrainedAdvantage(update, record.advantage)
     return found
-
-
-def _samples(
-    path: Path, games: Collection[int] | None, skipped: Skipped
-) -> Iterator[SampleAdvantage]:
-    """Yield a file's samples, of all games or of some, whose ids are found before parsing."""
-    if games is None:
-        yield from read_records(path, SampleAdvantage, skipped)
-        return
-    with path.open("rb") as lines:
-        for number, line in enumerate(whole_lines(lines), start=1):
-            named = _GAME.search(line)
-            if named is not None and int(named[1]) in games:
-                try:
-                    yield parse_record(line, SampleAdvantage, f"{path}:{number}")
-                except DamagedError as error:
-                    skipped.add(path, f"line {number}", error)

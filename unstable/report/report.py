@@ -82,7 +82,7 @@ def _summary(run: Run, found: GamesSurvey) -> dict[str, Any]:
         shown = [("epochs", f"{epochs}"), ("steps", known[0][1]), made[0], seed]
     name = "sft" if run.is_taught else "train"
     again = command_line("unstable", name, "--config", run.folder.config)
-    commands = [again] if run.is_training else []
+    commands = [again] if run.is_training and not run.folder.offline.is_file() else []
     if run.environment is not None and run.environment.command:
         commands.insert(0, f"{run.environment.command}  # original command")
     return {

@@ -76,7 +76,8 @@ def names_of(roots: Sequence[Path]) -> list[str]:
         names = ["/".join(root.parts[-depth:]) for root in roots]
         if len(set(names)) == len(names):
             return names
-    raise ConfigError(f"RUN = {str(roots[0])!r}: duplicate; remove one")
+    twice = next(root for root in roots if roots.count(root) > 1)
+    raise ConfigError(f"RUN = {str(twice)!r}: duplicate; remove one")
 
 
 def labels(names: Sequence[str]) -> list[str]:

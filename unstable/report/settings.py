@@ -42,6 +42,9 @@ def _differences(section: BaseModel, default: object, prefix: str) -> Iterator[C
         elif isinstance(value, list) and value and isinstance(value[0], BaseModel):
             for index, entry in enumerate(value):
                 there = usual[index] if usual and index < len(usual) else None
+                kinds = [getattr(each, "kind", None) for each in (entry, there)]
+                if kinds[0] != kinds[1]:
+                    yield ChangedField(f"{path}.{index}.kind", *kinds)
                 yield from _differences(entry, there, f"{path}.{index}.")
         elif value != usual:
             yield ChangedField(path, value, usual)

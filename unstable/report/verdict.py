@@ -50,10 +50,9 @@ def _taught(run: Run) -> Verdict:
     losses = [row for row in run.rows if row.get(HELD_OUT_LOSS) is not None]
     reasons = []
     for key, found in run.summary.evaluations.items():
-        ends = (f"{fixed(each.figures['score'])} at step {each.version}" for each in found[:1])
-        last = found[-1]
-        now = f"{fixed(last.figures['score'])} at step {last.version}"
-        reasons.append(f"Score against {against(run, key)}: {', '.join([*ends, now])}.")
+        ends = found[0], found[-1]
+        scores = (f"{fixed(each.figures['score'])} at step {each.version}" for each in ends)
+        reasons.append(f"Score against {against(run, key)}: {', '.join(scores)}.")
     if len(losses) < 2:
         return Verdict("unknown", "Fine-tuned on examples.", reasons)
     first, best = losses[0], min(losses, key=lambda row: row[HELD_OUT_LOSS])

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import ipaddress
 import logging
 import os
 import secrets
@@ -22,6 +21,7 @@ import ray
 from ray.exceptions import ObjectLostError, RayActorError, RayError
 
 from unstable.config import ClusterConfig, ConfigError, RunConfig
+from unstable.config.endpoint import is_loopback
 from unstable.config.sections import address_problem
 from unstable.planning.machine import LOOPBACK, Placement
 from unstable.records.folder import RunFolder
@@ -237,14 +237,6 @@ def _as_it_stands(alone: bool) -> contextlib.AbstractContextManager[None]:
     constants = ray._private.ray_constants
     value = constants.ENABLE_RAY_CLUSTER and not alone
     return _swapped(constants, "ENABLE_RAY_CLUSTER", value)
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether an address is a loopback address, reachable only from this machine."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 @contextlib.contextmanager

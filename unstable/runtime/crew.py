@@ -315,7 +315,10 @@ def _append(folder: RunFolder, name: str, text: bytes) -> None:
     try:
         path.parent.mkdir(exist_ok=True)
         if path.exists() and path.stat().st_size > LOG_BYTES:
-            os.replace(path, path.with_name(f"{path.name}.1"))
+            older = path.with_name(f"{path.name}.1")
+            if older.exists():
+                os.replace(older, path.with_name(f"{path.name}.2"))
+            os.replace(path, older)
         with path.open("ab") as file:
             file.write(text)
     except OSError as error:

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
-from unstable.config import RunConfig
+from unstable.config import JudgeConfig, LLMOracle, RunConfig
 from unstable.records.folder import RunFolder
 from unstable.runtime.nodes import MODULES, PACKAGE, ClusterNode, read_files
 
@@ -51,7 +51,7 @@ class Files:
         """Return the contents of files by their path in the node's folder."""
         files = {f"{MODULES}/{name}": content for name, content in own_modules().items()}
         for name, path in _paths(self._config).items():
-            if purpose == "learn" or name.startswith("opponents"):
+            if purpose == "learn" or name.startswith(("judges", "opponents")):
                 folder = path.resolve()
                 found = {each: text for each, text in read_files(folder).items() if _is_read(each)}
                 files |= {f"{_GIVEN}/{name}/{each}": text for each, text in found.items()}
@@ -70,16 +70,21 @@ def _paths(config: RunConfig) -> dict[str, Path]:
         found["model.init"] = Path(config.model.init).expanduser()
     if config.learner.state is not None:
         found["learner.state"] = Path(config.learner.state).expanduser()
+    if (teacher := config.learner.algorithm.teacher.folder) is not None:
+        found["learner.algorithm.teacher.adapter"] = teacher
     for index, opponent in enumerate(config.opponents.fixed):
         if opponent.adapter_folder is not None:
             found[f"opponents.{index}"] = opponent.adapter_folder
+    for name, judge in config.judges.items():
+        if isinstance(judge.oracle, LLMOracle) and judge.oracle.adapter_folder is not None:
+            found[f"judges.{name}"] = judge.oracle.adapter_folder
     return found
 
 
 def _with_paths(config: RunConfig, place: Any) -> RunConfig:
     """Return the config with replaced paths; `place(field, path)` returns the new path."""
-    opponents = [*config.opponents.fixed]
-    changes: dict[str, Any] = {"opponents.fixed": opponents}
+    opponents, judges = [*config.opponents.fixed], dict(config.judges)
+    changes: dict[str, Any] = {"opponents.fixed": opponents, "judges": judges}
     model = Path(config.model.name).expanduser()
     if model.is_dir():
         changes["model.name"] = str(model.absolute())
@@ -88,6 +93,10 @@ def _with_paths(config: RunConfig, place: Any) -> RunConfig:
         if section == "opponents":
             own = opponents[int(field)]  # its name may come from the path
             opponents[int(field)] = own.updated({"name": own.key, "path": place(name, path)})
+        elif section == "judges":
+            whole = judges[field].model_dump()
+            whole["args"] = {**whole["args"], "engine": place(name, path)}
+            judges[field] = JudgeConfig(**whole)
         else:
             changes[name] = place(name, path)
     return config.updated(changes)

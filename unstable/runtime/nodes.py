@@ -126,12 +126,15 @@ class NodeAgent:
         for path in sorted((self._root / "logs").glob("*.log")):
             told = self._told.get(path.name, 0)
             if path.stat().st_size < told:  # the log was full and rotated
+                older = path.with_name(f"{path.name}.1")
+                found[path.name] = older.read_bytes()[told:] if older.is_file() else b""
                 told = 0
             with path.open("rb") as file:
                 file.seek(told)
-                if text := file.read(CHUNK):
-                    found[path.name] = text
+                text = file.read(CHUNK)
             self._told[path.name] = told + len(text)
+            if text := found.get(path.name, b"") + text:
+                found[path.name] = text
         return found
 
     async def until_free(self, gpus: Sequence[str], share: float) -> bool:

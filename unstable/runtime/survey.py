@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from unstable.config import ClusterConfig, ConfigError, ModelConfig, OpenAIOpponent, RunConfig
+from unstable.config.endpoint import is_loopback
 from unstable.planning.machine import Machine
-from unstable.runtime.cluster import is_loopback, joined
+from unstable.runtime.cluster import joined
 from unstable.runtime.nodes import ClusterNode, alive, differences, fitting, found_at, look
 
 LOOK_S = 1.0

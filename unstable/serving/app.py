@@ -174,10 +174,11 @@ async def unless_gone(http: HttpRequest, asked: "asyncio.Future[T]") -> T:
         while (await http.receive())["type"] != "http.disconnect":
             pass
 
-    both: list[asyncio.Future[Any]] = [asked, asyncio.create_task(gone())]
+    leaving = asyncio.create_task(gone())
+    both: list[asyncio.Future[Any]] = [asked, leaving]
     try:
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-        if not asked.done():
+        if leaving.done():
             raise ApiError(499, "the client disconnected")
         return asked.result()
     finally:

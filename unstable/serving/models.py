@@ -17,9 +17,7 @@ from unstable.engines.base import Engine, EngineDiedError, SamplingRequest, Told
 from unstable.prompts import (
     AnswerText,
     ChatTemplate,
-    Tags,
     TokenStrings,
-    find_tags,
     read_tool_calls,
 )
 from unstable.serving.forms import Forms, check_forms
@@ -108,9 +106,7 @@ class ModelsSeat:
         """Return the seat of a resolved config's engine, whose model takes `length` tokens."""
         assert isinstance(config.actors.games_in_flight, int), "planning resolves auto"
         template = ChatTemplate(tokenizer, config.model.template_arguments)
-        own = config.sampling.thoughts.tags
-        tags = find_tags(tokenizer) if own == "auto" else Tags(*own)
-        answers = AnswerText(tokenizer, tags, [*map(template.encoder.ids, tags)])
+        answers = AnswerText(tokenizer, config.sampling.thoughts)
         limits = Limits(
             length=min(length, max_length(config)),
             likeliest=config.tracking.top_logprobs,

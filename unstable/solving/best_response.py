@@ -66,10 +66,6 @@ class PolicyValues:
         self._illegal: dict[int, float] = {}
         self._probabilities: dict[int, tuple[tuple[float, ...], float]] = {}
 
-    def policy_of(self, seat: int) -> Policy:
-        """Return the policy that plays a seat."""
-        return self._policy
-
     def probabilities(self, node: Node) -> tuple[tuple[float, ...], float]:
         """Return the probability of each child, and the probability of a forfeit."""
         if node.probabilities:
@@ -84,7 +80,7 @@ class PolicyValues:
 
     def _given(self, node: Node) -> tuple[tuple[float, ...], float]:
         """Return the policy's probabilities of the legal actions, and its illegal mass."""
-        table = table_at(self.policy_of(node.seat), node)
+        table = table_at(self._policy, node)
         given = tuple(table.get(action, 0.0) for action in node.actions)
         return given, max(0.0, 1 - sum(given))
 

@@ -8,24 +8,19 @@ a result (Kim and Sandholm 2026, https://arxiv.org/abs/2605.14261).
 """
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Generic, NamedTuple, TypeVar
 
 from unstable.types.intervals import Interval, mean, student_interval
 
 State = TypeVar("State")
-Contra = TypeVar("Contra", contravariant=True)
+StateValue = Callable[[State], Sequence[float]]
+"""Expected payoff of each seat in a whole state, such as a tree's node or the text that a state
+critic reads; at a game's end, the payoffs."""
 SIGNIFICANT = 2.0
 """Least t-value of the held-out correlation at which control variates are used."""
 FEWEST_HELD_OUT = 8
 """Least number of held-out deals that a coefficient is fitted to."""
-
-
-class StateValue(Protocol[Contra]):
-    """Value of a whole state, such as a tree's node or the text that a state critic reads."""
-
-    def __call__(self, state: Contra, /) -> Sequence[float]:
-        """Return the expected payoff of each seat in the state; at a game's end, the payoffs."""
 
 
 class Draw(NamedTuple, Generic[State]):

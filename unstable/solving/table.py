@@ -35,8 +35,6 @@ def tabulated(tree: Tree, policy: Policy) -> list[TableRow]:
 def policy_of(tree: Tree, rows: Sequence[TableRow], place: str) -> Policy:
     """Return the policy of a table for a tree; raises `ConfigError` that begins with `place`."""
     given = {(row.seat, row.position): row.probabilities for row in rows}
-    if len(given) < len(rows):
-        raise ConfigError(f"{place}: duplicate position; list each position once per seat")
     policy: dict[object, Mapping[str, float]] = {}
     for name, node in _named(tree):
         where = f"seat {node.seat} at {shown(name)}"
@@ -128,7 +126,10 @@ def read_tables(path: Path) -> dict[str, list[TableRow]]:
         for row in rows:
             key = int(row["seat"]), str(row["position"])
             table = found.setdefault(str(row["game"]), {}).setdefault(key, {})
-            table |= {str(a): float(p) for a, p in row["probabilities"].items()}
+            for action, share in row["probabilities"].items():
+                if str(action) in table:
+                    raise ValueError(f"{action} is listed twice at {key[1]}")
+                table[str(action)] = float(share)
     except OSError as error:
         raise ConfigError(f"{place}: {error.strerror or error}; give a policy table") from error
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:

@@ -69,10 +69,10 @@ def ratings(roots: Sequence[Path], forfeits: float, *, as_json: bool = False) ->
             for at, run in enumerate(runs)
             for env, (drawn, expected) in run.drawn.items()
         ],
-        "rebuilt": [{"run": str(run.folder.root), "difference": run.difference} for run in runs],
+        "rebuilt": [{"run": str(run.folder.root), "difference": _difference(run)} for run in runs],
     }
     if as_json:
-        print(json.dumps(found, indent=1))
+        print(json.dumps(found, indent=1, allow_nan=False))
     else:
         show(found)
         for run in runs:
@@ -84,6 +84,10 @@ def check_weight(forfeits: float) -> None:
     """Raise `ConfigError` unless the weight of forfeits is from 0 to 1."""
     if not 0 <= forfeits <= 1:
         raise ConfigError(f"--forfeits = {forfeits:g}: must be from 0 (ignored) to 1")
+
+
+def _difference(run: Rebuilt) -> float | str | None:
+    return "other players" if run.difference == math.inf else run.difference
 
 
 def _comparison(run: Rebuilt) -> str:
@@ -150,7 +154,8 @@ def rated(games: Sequence[Ranking], forfeits: float) -> dict[str, Any]:
         env: fit([g for g in games if g.env == env], forfeits=forfeits, anchor=anchor)
         for env in (envs if len(envs) > 1 else [])
     }
-    forfeited = Counter(player for game in games if game.forfeit for player in _last(game))
+    counted = [game for game in games if game.forfeit and len({*game.players}) > 1]
+    forfeited = Counter(player for game in counted for player in _last(game))
     return {
         "games": len(games),
         "forfeit_weight": forfeits,

@@ -29,11 +29,10 @@ from unstable.engines.kinds import NEEDS
 from unstable.loop.state import parse
 from unstable.planning.machine import Machine
 from unstable.processes.child import Child
-from unstable.records.files import write_lines, write_whole
+from unstable.records.files import LineFile, write_lines, write_whole
 from unstable.records.folder import RunFolder
 from unstable.records.reading import Row, Skipped, read_list, read_rows
-from unstable.records.runs import RunsFolder
-from unstable.records.shapes import Record
+from unstable.records.shapes import FailureRecord, Record
 from unstable.records.text import command_line
 from unstable.studies.shares import Share, check_at_once, most_at_once, shares
 
@@ -54,12 +53,21 @@ class ConfigRecord(Record, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class StudyFolder(RunsFolder):
-    """A study's folder: its file, a digest of each config, and its runs."""
+class StudyFolder:
+    """A study's folder: its file, a digest of each config, its runs, their output and failures."""
 
+    root: Path
     kind: ClassVar[str]  # command that makes it
     below: ClassVar[str]  # subfolder of its runs
     listed: ClassVar[str]  # the file of digests
+
+    def run(self, name: str) -> RunFolder:
+        """Return a run's folder."""
+        return RunFolder(self.root / self.below / name)
+
+    def log(self, name: str) -> Path:
+        """Return the file of a run's output, of all its starts."""
+        return self.root / "logs" / f"{name}.log"
 
     @property
     def file(self) -> Path:
@@ -73,7 +81,16 @@ class StudyFolder(RunsFolder):
 
     def make(self, study: Section, configs: Sequence[dict[str, Any]]) -> None:
         """Create the folder; raises `ConfigError` if it exists or cannot be created."""
-        self.make_folders(self.below)
+        place = f"--out = {str(self.root)!r}"
+        try:
+            for folder in (self.root, self.root / self.below, self.root / "logs"):
+                folder.mkdir(parents=folder == self.root)
+        except FileExistsError:
+            raise ConfigError(
+                f"{place}: already exists; resume it with --resume, or give another folder"
+            ) from None
+        except OSError as error:
+            raise ConfigError(f"{place}: {error.strerror}; give another folder") from None
         write_lines(self.configs, configs)
         write_whole(self.file, dump_section(study).encode())  # last: it marks a complete folder
 
@@ -103,6 +120,29 @@ class StudyFolder(RunsFolder):
         if self.root.exists():
             again = command_line("unstable", self.kind, "--resume", self.root)
             raise ConfigError(f"{self.root} exists; to resume: {again}; else give another --out")
+
+    @property
+    def _failures(self) -> Path:
+        return self.root / "failures.jsonl"
+
+    def failures(self) -> dict[str, str]:
+        """Return the runs that failed, each with the last line of its output."""
+        return {row.run: row.line for row in read_list(self._failures, FailureRecord)}
+
+    def add_failure(self, name: str, line: str) -> None:
+        """Record a failed run and the last line of its output."""
+        append(self._failures, FailureRecord(run=name, line=line))
+
+    def forget_failures(self) -> None:
+        """Forget all failures, so that the runs are retried."""
+        self._failures.unlink(missing_ok=True)
+
+
+def append(path: Path, row: Record) -> None:
+    """Append a line to a file, after removing half a line at its end."""
+    file = LineFile(path)  # removes an incomplete last line
+    file.write(row)
+    file.close()
 
 
 class RunJob(Protocol):
@@ -157,7 +197,7 @@ class Runs(ABC):
 
     def __init__(
         self,
-        folder: RunsFolder,
+        folder: StudyFolder,
         jobs: Mapping[str, RunJob],
         shares: Sequence[Share | None],
         changed: Callable[[], None],
@@ -285,7 +325,7 @@ def state_of(folder: RunFolder, steps: int) -> str:
     return "running" if word == "running" else "waiting"
 
 
-def last_line(folder: RunsFolder, name: str) -> str:
+def last_line(folder: StudyFolder, name: str) -> str:
     """Return the last line that a run has printed, except blank ones."""
     with folder.log(name).open("rb") as file:
         file.seek(max(0, folder.log(name).stat().st_size - _TAIL_BYTES))

@@ -9,11 +9,11 @@ from unstable.records.games import game_body, game_line
 from unstable.records.reading import parse_record
 from unstable.tracking.advice import Capped, Illegal
 from unstable.tracking.display import Display
-from unstable.tracking.play import PlayTally
 from unstable.tracking.recording import Recording
 from unstable.tracking.sinks.base import takes_lines, wants_records
 from unstable.tracking.sinks.files import GameFiles
 from unstable.types import GameFailure, GameResult, PlayedGame, Purpose, RecordedGame, Unwritable
+from unstable.types.play import PlayTally
 
 logger = logging.getLogger(__name__)
 

@@ -98,12 +98,7 @@ class RunConsole(Console):
 
 def print_table(table: Table) -> None:
     """Print a table of results; long words are folded, not cut off."""
-    shown = text.table(table.title or None, *table.columns)
-    for column in shown.columns:
-        column.overflow = "fold"
-    for row in table.rows:
-        shown.add_row(*map(text.Text, row))
-    RunConsole().print(shown)
+    RunConsole().print(text.table(table, overflow="fold"))
 
 
 def print_lines(lines: Iterable[str]) -> None:

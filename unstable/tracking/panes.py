@@ -32,15 +32,15 @@ LEARNER_FIRST = (
 SEAT_STYLES = ("cyan", "magenta", "yellow", "green", "blue", "red")
 
 
-def grid(*justify: str) -> Table:
-    """Return a table without lines whose first column shrinks when the table is narrow."""
+def grid(*justify: str, wide: int = 0) -> Table:
+    """Return a table without lines whose column `wide` takes the room that the others leave."""
     table = Table(box=None, pad_edge=False, expand=True, show_header=False, padding=(0, 1, 0, 0))
     for index, side in enumerate(justify):
         table.add_column(
             justify=side,  # type: ignore[arg-type]
             no_wrap=True,
             overflow="ellipsis",
-            ratio=None if index else 1,
+            ratio=1 if index == wide else None,
         )
     return table
 
@@ -52,8 +52,7 @@ def _cells(*cells: str, style: str = "") -> list[Text]:
 
 def _to_come(facts: Mapping[str, str]) -> Table:
     """Return a pane that announces what it will show, by name."""
-    table = grid("left", "left")
-    table.columns[0].ratio, table.columns[1].ratio = None, 1
+    table = grid("left", "left", wide=1)
     for name, value in facts.items():
         table.add_row(*_cells(name, value, style="dim"))
     return table
@@ -160,14 +159,12 @@ def machine_lines(view: RunView) -> int:
 
 def machine_pane(view: RunView, width: int, height: int) -> RenderableType:
     """Return bars of processor, memory and GPUs, and one line per actor."""
-    table = grid("left", "left", "right")
-    table.columns[0].ratio, table.columns[1].ratio = None, 1
+    table = grid("left", "left", "right", wide=1)
     actors = sorted(view.actors.items())
     for bar in bars(view)[:height]:
         drawn = ProgressBar(total=100, completed=min(bar.percent, 100))
         table.add_row(Text(bar.name), drawn, Text(f"{bar.percent:.0f} %{bar.memory}"))
-    facts = grid("left", "right")
-    facts.columns[0].ratio, facts.columns[1].ratio = None, 1
+    facts = grid("left", "right", wide=1)
     room = max(height - len(bars(view)), 0)
     shown = actors if len(actors) <= room else actors[: max(room - 1, 0)]
     for index, row in shown:
@@ -190,7 +187,7 @@ def collection_pane(view: RunView, width: int, height: int) -> RenderableType:
     cached = percent(engine.get("collect/engine/cached_share"))
     flying = number(engine.get("collect/engine/games_in_flight"))
     running = number(engine.get("collect/engine/running"))
-    facts = grid("left", "right")
+    facts = grid("left", "right", wide=1)
     rows = {
         "games": f"{view.games:,}{rate}" + (f" · {view.failures} failed" if view.failures else ""),
         "tokens/s": f"{tokens} · {cached} cached",
@@ -200,7 +197,6 @@ def collection_pane(view: RunView, width: int, height: int) -> RenderableType:
     }
     for name, value in rows.items():
         facts.add_row(Text(name, style="dim"), Text(value))
-    facts.columns[0].ratio, facts.columns[1].ratio = None, 1
     results = grid("left", "right", "right", "right", "right")
     results.add_row(
         *_cells(f"last {len(view.recent)}", "games", "won", "drawn", "lost", style="dim")

@@ -9,9 +9,10 @@ from pydantic import BaseModel
 from unstable.config import ConfigError, RunConfig
 from unstable.records.folder import RunFolder
 from unstable.tracking.metrics import EngineMetrics, Row, Usage
-from unstable.tracking.play import PlayMetrics, PlayTally
+from unstable.tracking.play import PlayMetrics
 from unstable.tracking.sinks import SinkMaker, open_sinks
 from unstable.tracking.sinks.base import Sink, SinkBorder
+from unstable.types.play import PlayTally
 
 PHASES = {
     "playing": "play",

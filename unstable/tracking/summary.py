@@ -36,10 +36,7 @@ def summary(folder: RunFolder, reason: str, *, reported: bool = False) -> Render
         tables.guard(found),
     ):
         if each.rows:
-            shown = table(each.title, *each.columns)
-            for row in each.rows:
-                shown.add_row(*map(Text, row))
-            parts += [Text(""), shown]
+            parts += [Text(""), table(each)]
     if skipped:
         parts += [Text(""), Text(skipped.line)]
     return Group(*parts, Text(""), _places(folder, reason, reported))

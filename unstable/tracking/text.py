@@ -4,10 +4,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import rich.text
-from rich.console import Console
+from rich.console import Console, OverflowMethod
 from rich.table import Table
 
 from unstable.config import escape_control
+from unstable.records import tables
 from unstable.records.text import TINY, against, bounds, duration, interval, number, percent, signed
 from unstable.types import Alarm, EvalScore, Exploitability, Update
 from unstable.types.metrics import VersusKey
@@ -27,11 +28,16 @@ class Text(rich.text.Text):
         return self
 
 
-def table(title: str | None, *columns: str) -> Table:
+def table(found: tables.Table, overflow: OverflowMethod = "ellipsis") -> Table:
     """Return a table without lines whose first column has words and whose others have numbers."""
+    title = found.title or None
     made = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
-    for index, column in enumerate(columns):
-        made.add_column(column, justify="right" if index else "left", header_style="dim")
+    for index, column in enumerate(found.columns):
+        made.add_column(
+            column, justify="right" if index else "left", header_style="dim", overflow=overflow
+        )
+    for row in found.rows:
+        made.add_row(*map(Text, row))
     return made
 
 

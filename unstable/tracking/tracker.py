@@ -25,7 +25,6 @@ from unstable.tracking.metrics import (
     rating_metrics,
     worst_metrics,
 )
-from unstable.tracking.play import PlayTally
 from unstable.tracking.recording import Recording, TrackerState
 from unstable.tracking.sinks import SinkMaker
 from unstable.tracking.sinks.base import name_of, wants_records
@@ -53,6 +52,7 @@ from unstable.types import (
     Unwritable,
     Update,
 )
+from unstable.types.play import PlayTally
 from unstable.types.tallies import Least
 
 

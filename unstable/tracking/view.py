@@ -14,8 +14,8 @@ from unstable.config import RunConfig, hide_secrets
 from unstable.records.reading import parse_record
 from unstable.records.summary import RunSummary
 from unstable.tracking.metrics import Row, current_policy
-from unstable.tracking.play import opponents
 from unstable.types import GameResult, PlayedGame, PlayerId, RecordedGame
+from unstable.types.play import opponents
 
 RECENT_GAMES = 200
 HISTORY = 200
@@ -178,7 +178,6 @@ class RunView:
             for opponent in played.opponents:
                 counts = results.setdefault(opponent, Counter())
                 counts["games"] += 1
-                counts["forfeit"] += played.forfeited
                 counts.update(played.standings)
         return results
 

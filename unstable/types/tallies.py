@@ -32,10 +32,6 @@ class Tally(NamedTuple):
         """The tally from the other player's view."""
         return Tally(self.losses, self.draws, self.wins)
 
-    def plus(self, other: "Tally") -> "Tally":
-        """Return the sum of both tallies."""
-        return Tally(*(own + its for own, its in zip(self, other, strict=True)))
-
     @property
     def share(self) -> float:
         """Wins plus half the draws, per game; 0 without games."""
@@ -141,5 +137,6 @@ def least_against_past(found: Mapping[tuple[str, str], Tally]) -> dict[str, Leas
 
 
 def _is_past(own: PlayerId, other: PlayerId, first: int) -> bool:
-    assert own.version is not None and other.version is not None
+    if own.version is None or other.version is None:  # a fixed opponent with the policy's name
+        return False
     return other.version < first <= own.version

@@ -47,11 +47,7 @@ class Driving:
         assert isinstance(config.actors.games_in_flight, int)
         self.drivers = [
             DriverProcess(
-                game,
-                self.tables,
-                self.server.url,
-                token or "",
-                config.actors.games_in_flight,
+                game, self.tables, self.server.url, token or "", config.actors.games_in_flight
             )
             for game in config.games
             if game.driver is not None

@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
-from unstable.config import FixedOpponent, GameConfig
+from unstable.config import FixedOpponent, GameConfig, MovesKept
 from unstable.games.game import Game
 from unstable.prompts import observation_text, shorten
 from unstable.types import Answer, Observation, SeatSpec
@@ -13,33 +13,6 @@ from unstable.types import Answer, Observation, SeatSpec
 
 class LeftError(Exception):
     """An error by which a player leaves the game and ends it. LeftError("the person left")"""
-
-
-class Position(Protocol):
-    """A game at a turn, with the methods that players may call; `Game` is one."""
-
-    @property
-    def config(self) -> GameConfig:
-        """The game's section."""
-
-    @property
-    def turns(self) -> int:
-        """Number of turns played so far."""
-
-    def legal_moves(self) -> list[str]:
-        """Return the legal actions of the seat to move; `ValueError` if the game lists none."""
-
-    def whole_state(self) -> str:
-        """Return the whole state, which is recorded for a critic and never enters a prompt."""
-
-    def copies(self) -> Callable[[], Game]:
-        """Return a function that makes copies of the game; `ValueError` in another process."""
-
-    def expert_moves(self) -> dict[str, float]:
-        """Return probabilities of an expert's actions; `ValueError` without an expert."""
-
-    def rule_moves(self) -> dict[str, float]:
-        """Return probabilities of a rule bot's actions; `ValueError` without a rule bot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +23,7 @@ class ToldPosition:
     turns: int
     legal: Sequence[str] | None = None
     expert: dict[str, float] | None = None
+    rules: dict[str, float] | None = None
     state: str | None = None
 
     def legal_moves(self) -> list[str]:
@@ -77,8 +51,16 @@ class ToldPosition:
         return self.expert
 
     def rule_moves(self) -> dict[str, float]:
-        """Raise `ValueError`: rule bots play in the game's process."""
-        raise ValueError(f"{self.config.key} has no rule bot")
+        """Return the received probabilities; `ValueError` without any."""
+        if self.rules is None:
+            raise ValueError(f"{self.config.key} has no rule bot")
+        return self.rules
+
+
+MovesNeeded = MovesKept | Literal["rules"]
+"""Information on a position's moves that local models need; rules: those of the rule bot."""
+Position = Game | ToldPosition
+"""A game at a turn, with the methods that players may call."""
 
 
 class Player(Protocol):

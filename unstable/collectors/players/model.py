@@ -142,11 +142,7 @@ class ModelPlayer:
         return [math.exp(sum(logprobs)) for logprobs in scored]
 
     async def move_shares(
-        self,
-        adapter: str | None,
-        prompt_ids: list[int],
-        moves: Sequence[str],
-        seeds: Sequence[int],
+        self, adapter: str | None, prompt_ids: list[int], moves: Sequence[str], seeds: Sequence[int]
     ) -> list[float]:
         """Return the share of each move among sampled answers to a prompt, one per seed."""
         player = dataclasses.replace(self, adapter=adapter, temperature=1.0)
@@ -167,7 +163,7 @@ async def sample_answer(
     derived seed. Raises as `Engine.generate` does, and `ConfigError` if the insertion leaves no
     room.
     """
-    if think_budget is None:
+    if think_budget is None or think_budget >= request.max_tokens:
         return (await engine.generate(request),)
     begun = await engine.generate(replace(request, max_tokens=think_budget))
     if begun.finish_reason == "stop":

@@ -109,7 +109,9 @@ class OpenAIPlayer(OpponentPlayer):
         )
 
     async def _ask(self, messages: list[dict[str, str]], seed: int) -> str:
-        longest = self._opponent.extra.get("max_completion_tokens") or self._opponent.max_tokens
+        extra = self._opponent.extra
+        limits = (extra.get("max_completion_tokens"), extra.get("max_tokens"))
+        longest = next(filter(None, limits), self._opponent.max_tokens)
         # A token has at least one character; a template adds some tokens to each message.
         most = sum(len(message["content"]) + 16 for message in messages) + longest
         if self._ledger is not None:

@@ -61,7 +61,7 @@ class Audit:
 
         def failed(error: BaseException) -> None:
             what = one_line(f"the game raised {type(error).__name__}: {error}")
-            self.differences.append(ReplayDifference(len(recorded.turns), what))
+            self._differ(len(recorded.turns), what)
 
         with faults_to(failed), contained():
             # An env error that counted as a forfeit then counts as one now.
@@ -78,20 +78,18 @@ class Audit:
         for then, now in zip(recorded.turns, played.turns, strict=False):
             if then.invalid != now.invalid:
                 what = "accepts the action" if then.invalid else "rejects the action"
-                self.differences.append(ReplayDifference(then.index, f"the env now {what}"))
+                self._differ(then.index, f"the env now {what}")
         if self.differences:
             return
         end = len(recorded.turns)
         if len(played.turns) != end:
             what = f"number of turns: recorded {end}, now {len(played.turns)}"
-            self.differences.append(ReplayDifference(len(played.turns), what))
+            self._differ(len(played.turns), what)
             return
         for name in OUTCOME:
             then, now = getattr(recorded, name), getattr(played, name)
             if then != now:
-                self.differences.append(
-                    ReplayDifference(end, f"{name}: recorded {then}, now {now}")
-                )
+                self._differ(end, f"{name}: recorded {then}, now {now}")
 
     async def act(self, observation: Observation, game: Position, seed: int) -> Answer:
         """Act as every seat's player: return the recorded answer, and compare its observation."""
@@ -101,7 +99,7 @@ class Audit:
         turn = turns[game.turns]
         note = ""
         if what := self._unseen(observation, turn):
-            self._differ(turn, what)
+            self._differ(turn.index, what)
         else:
             note = await self._asked_again(observation, game, turn)
         self._show(observation, turn, note)
@@ -109,8 +107,8 @@ class Audit:
             raise LeftError("it differs from the record")
         return turn.answer
 
-    def _differ(self, turn: Turn, what: str) -> None:
-        self.differences.append(ReplayDifference(turn.index, what))
+    def _differ(self, turn: int, what: str) -> None:
+        self.differences.append(ReplayDifference(turn, what))
 
     def _unseen(self, observation: Observation, turn: Turn) -> str:
         """Return how an observation differs from the recorded one; empty if it does not."""
@@ -134,20 +132,19 @@ class Audit:
         if then.sampled is None or now.sampled is None:
             if now.action == then.action:
                 return "same answer again"
-            self._differ(turn, f"{who}: recorded {then.action!r}, now {now.action!r}")
+            what = f"{who}: recorded {then.action!r}, now {now.action!r}"
         elif now.sampled.prompt_ids != then.sampled.prompt_ids:
-            self._differ(turn, "the prompt's tokens")
+            what = "the prompt's tokens"
         elif now.sampled.token_ids == then.sampled.token_ids:
-            if what := self._misread(then, now):
-                self._differ(turn, what)
-                return ""
-            self.same += 1
-            return "same tokens again"
+            if not (what := self._misread(then, now)):
+                self.same += 1
+                return "same tokens again"
         elif (gap := await self._gap(who, then.sampled, now.sampled, seed)) is not None:
             self.rounded.append(gap)
             return f"other tokens, within rounding ({gap:.1g})"
         else:
-            self._differ(turn, f"{who}: recorded {then.text!r}, now {now.text!r}")
+            what = f"{who}: recorded {then.text!r}, now {now.text!r}"
+        self._differ(turn.index, what)
         return ""
 
     def _misread(self, then: Answer, now: Answer) -> str:
@@ -196,15 +193,9 @@ class Audit:
         if self.served.players.is_constrained(self.found.result.spec.purpose):
             return None  # each request has its own seed
         opponent = config.fixed_opponents.get(self.again[who].name)
-        return await rounding(
-            engine,
-            None if opponent is None else opponent.adapter_name,
-            then,
-            now,
-            seed,
-            vocabulary=read_shape(config.model).vocabulary,
-            dtype=config.model.dtype,
-        )
+        adapter = None if opponent is None else opponent.adapter_name
+        vocabulary, dtype = read_shape(config.model).vocabulary, config.model.dtype
+        return await rounding(engine, adapter, then, now, seed, vocabulary=vocabulary, dtype=dtype)
 
     def _show(self, observation: Observation, turn: Turn, note: str) -> None:
         if observation.board:

@@ -98,12 +98,8 @@ def _again(found: FoundGame) -> Again:
         opponents += [] if opponent is None else [opponent]
         models |= local
     for turn in found.result.turns:
-        sampled = turn.answer.sampled
-        if (
-            sampled is not None
-            and sampled.prompt_cut
-            and answerer(found.result, turn) not in players
-        ):
+        is_cut = turn.answer.sampled is not None and turn.answer.sampled.prompt_cut
+        if is_cut and answerer(found.result, turn) not in players:
             reasons.append(f"turn {turn.index + 1}: its prompt was cut to fit, and is not compared")
     if found.result.fork and not found.result.spec.member:
         reasons.append(f"turns 1 to {found.result.fork}: played in another game")

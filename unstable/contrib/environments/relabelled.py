@@ -124,6 +124,7 @@ class Relabelled(Environment):
     inner: GameConfig
     words: GameWords
     names: NewNames
+    _notice = ""
 
     def __init__(self, **args: Any) -> None:
         self._env = make_environment(self.inner.model_copy(update={"args": args}))
@@ -146,13 +147,17 @@ class Relabelled(Environment):
             rules=self.names.filled(self.words.rules, seat=str(seen.seat)),
             events=[*map(self.names.text, seen.events)],
             board=self.names.text(seen.board),
-            notice=self.names.text(seen.notice),
+            notice=self._notice,
         )
 
     def legal_moves(self) -> list[str]:
         return [*map(self.names.text, self._env.legal_moves())]
 
     def step(self, action: str) -> EnvStep:
+        if action.strip() not in (moves := self.legal_moves()):  # also the game's own words
+            self._notice = f"The action must be one of {', '.join(moves)}."
+            return EnvStep(over=False, refused=True, reason=self._notice)
+        self._notice = ""
         return self._env.step(self.names.action(action))
 
     def payoffs(self) -> list[float]:

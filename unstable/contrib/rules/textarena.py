@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping
 from itertools import permutations, product
 from typing import Any
 
+from unstable.games.catalog.bargaining import OFFERED
 from unstable.games.info import Events, Probabilities
 
 Board = list[list[str]]
 Cell = tuple[int, int]
 
 _ENDGAME = 29  # points below Pig's goal at which the race to win starts
-_MOST_OFFERED = 5  # maximum units of a resource in the bot's offers
 _NEIGHBOURS = ((0, 1), (1, 0), (0, -1), (-1, 0))
 _LINE = 4  # marks in a row that win ThreePlayerTicTacToe
 
@@ -202,9 +202,9 @@ def negotiation(env: Any, events: Events) -> Probabilities:
             return {"[Accept]": 1.0}
     ours = {}
     for mine, wanted in permutations(values, 2):
-        for give, take in product(range(1, min(owned[mine], _MOST_OFFERED) + 1), range(1, 6)):
+        for give, take in product(OFFERED, repeat=2):
             own, other = gains({mine: give}, {wanted: take})
-            if own > other >= 0:
+            if own > other >= 0 and owned[mine] >= give:
                 ours[f"[Offer: {give} {mine} -> {take} {wanted}]"] = own - other
     return best(ours) if ours else {"[Deny]": 1.0}
 

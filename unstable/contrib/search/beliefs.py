@@ -4,43 +4,18 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from unstable.games.game import Game
 from unstable.solving.tree import Node, Shown, Tree, as_key
 from unstable.types import Observation
 
 
-class Line(Protocol):
-    """A game that search plays on; `Game` is one."""
-
-    @property
-    def done(self) -> bool:
-        """True if the game is over."""
-
-    @property
-    def outcomes(self) -> list[float]:
-        """Outcome of each seat, at the end."""
-
-    @property
-    def seat(self) -> int:
-        """Seat to move."""
-
-    def observe(self) -> Observation:
-        """Return the observation of the seat to move."""
-
-    def legal_moves(self) -> list[str]:
-        """Return the legal actions of the seat to move."""
-
-    def step(self, action: str) -> object:
-        """Make a legal move, and the draws of chance after it."""
-
-
 class State(NamedTuple):
     """A state that the seat to move may be in."""
 
     probability: float
-    line: Callable[[Random], Line]  # begins a line that draws its chance from the generator
+    line: Callable[[Random], "Line"]  # begins a line that draws its chance from the generator
     node: Node | None = None  # its position in the game's tree
 
 
@@ -90,6 +65,10 @@ class TreeLine:
         self._node = after(self._node, action)
         while self._node.probabilities:
             (self._node,) = self._rng.choices(self._node.children, self._node.probabilities)
+
+
+Line = Game | TreeLine
+"""A game that search plays on."""
 
 
 def after(node: Node, action: str) -> Node:

@@ -79,13 +79,6 @@ class CachedProbabilities:
             return normalized(await model.move_probabilities(model.adapter, ids, moves))
 
 
-class ActionValues(Protocol):
-    """Estimator of the values of a seat's legal moves, such as rollouts or a critic's."""
-
-    async def of(self, belief: Belief, seat: int, moves: Sequence[str], rng: Random) -> list[float]:
-        """Return the expected outcome of the seat after each move, from states of the belief."""
-
-
 class RolloutValues:
     """Mean outcomes of games that a policy plays to the end in all seats.
 
@@ -152,3 +145,7 @@ class ExactValues:
             values = (p * self._values.of(after(node, move))[seat] for p, node in nodes if node)
             found.append(math.fsum(values) / self._scale)
         return found
+
+
+ActionValues = RolloutValues | CriticValues | ExactValues
+"""Estimator of the values of a seat's legal moves."""

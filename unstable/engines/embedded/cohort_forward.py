@@ -65,7 +65,7 @@ class CohortForward:
     def logits(
         self, slots_R: Ints, weights_R: Ints, loras_R: Ints, placements: Sequence[SlotPlacement]
     ) -> Tensor:
-        """Run one forward per cohort; returns logits [R, V]."""
+        """Return logits [R, V] like `SlotForward.logits`, from one forward per cohort."""
         del placements  # all start at 0
         held = self.table.computed[slots_R] > 0
         if self._cache_name is None:

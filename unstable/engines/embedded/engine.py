@@ -197,7 +197,6 @@ class EmbeddedEngine:
                 request.answer.set_exception(self._failure)
         self._waiting.clear()
         self._running.requests.clear()
-        self._running.told.clear()
 
     def _withdraw(self, request: EngineRequest) -> None:
         if request in self._waiting:
@@ -206,7 +205,7 @@ class EmbeddedEngine:
             self._release(request.slot)
 
     def _release(self, slot: int) -> None:
-        self._running.remove(slot)
+        del self._running.requests[slot]
         self._table.release(slot)
 
     @torch.inference_mode()
@@ -238,18 +237,18 @@ class EmbeddedEngine:
             found = top_logprobs(logits, temperatures, self._top_logprobs)
             for request, at_token in zip(requests, found, strict=True):
                 request.top_logprobs.append(at_token)
-        self._record(slots, np.array(token_ids), logprobs, scores)
+        self._record(requests, slots, np.array(token_ids), logprobs, scores)
         seconds = time.perf_counter() - began
         decoded = (len(slots) - len(placements)) / computed
-        self._counts["decode_steps"] += 1
-        self._counts["sampled_tokens"] += len(slots)
+        self._counts["decode_steps"] += len(scores) < len(slots)
+        self._counts["sampled_tokens"] += len(slots) - len(scores)
         self._counts["prefill_seconds"] += seconds * (1 - decoded)
         self._counts["decode_seconds"] += seconds * decoded
 
     def _admit(self) -> list[SlotPlacement]:
         """Start waiting requests, in the order of their arrival, while slots and the step allow."""
         placements: list[SlotPlacement] = []
-        tokens = cached = 0
+        tokens = 0
         while self._waiting and tokens < _STEP_TOKENS:
             request = self._waiting[0]
             placement = self._table.place(request.prompt_ids, request.asked.adapter)
@@ -259,26 +258,19 @@ class EmbeddedEngine:
             request.slot = placement.slot
             self._running.add(request, self._lora.version(request.asked.adapter))
             tokens += len(request.prompt_ids) - placement.start
-            cached += placement.start
             placements.append(placement)
-        self._counts["requests"] += len(placements)
-        self._counts["prompt_tokens"] += tokens + cached
-        self._counts["cached_prompt_tokens"] += cached
+            if request.next_ids is None:
+                self._counts["requests"] += 1
+                self._counts["prompt_tokens"] += len(request.prompt_ids)
+                self._counts["cached_prompt_tokens"] += placement.start
         # Set last: a later placement must not count positions that this step has not copied yet.
         for placement in placements:
             self._table.computed[placement.slot] = placement.start
         return placements
 
-    def _tell(self, slots: Ints, token_ids: Ints, logprobs: Sequence[float]) -> None:
-        """Pass each listener the token that its request has just got."""
-        running = self._running
-        for row, slot in enumerate(slots.tolist()):
-            if (told := running.told.get(slot)) is not None:
-                newest = running.requests[slot].top_logprobs[-1:] if self._top_logprobs else None
-                told([int(token_ids[row])], [float(logprobs[row])], newest)
-
     def _record(
         self,
+        requests: Sequence[EngineRequest],
         slots: Ints,
         token_ids: Ints,
         logprobs: Sequence[float],
@@ -286,18 +278,20 @@ class EmbeddedEngine:
     ) -> None:
         """Append sampled tokens to completions and resolve the futures of finished requests.
 
-        Rows in `scores` resolve to their scores instead.
+        Passes listeners the token of their request. Rows in `scores` resolve to their scores
+        instead.
         """
         running, table = self._running, self._table
         running.logprobs[slots, table.length[slots]] = logprobs
         table.append(slots, token_ids)
-        if running.told:
-            self._tell(slots, token_ids, logprobs)
+        for row, request in enumerate(requests):
+            if (told := request.asked.told) is not None:
+                newest = request.top_logprobs[-1:] if self._top_logprobs else None
+                told([int(token_ids[row])], [float(logprobs[row])], newest)
         stopped = self._stops_V[token_ids]
         ended = stopped | (table.length[slots] == running.ends[slots])
         for row in np.flatnonzero(ended).tolist():
-            slot, is_stop = int(slots[row]), bool(stopped[row])
-            request = running.requests[slot]
+            slot, is_stop, request = int(slots[row]), bool(stopped[row]), requests[row]
             places = slice(len(request.prompt_ids), int(table.length[slot]))
             answer = scores.get(row) or Completion(
                 token_ids=table.ids[slot, places].tolist(),

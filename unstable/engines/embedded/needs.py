@@ -20,7 +20,8 @@ class EmbeddedNeeds(EngineNeeds):
     def memory(self, setup: EngineSetup) -> EngineMemory:
         """Return the memory of an engine, with no more adapters than the run will make."""
         config = setup.config
-        adapters = min(setup.max_cpu_loras, config.loop.steps + 2)
+        others = len(config.opponent_adapters) + len(config.judge_adapters)
+        adapters = min(setup.max_cpu_loras, config.loop.steps + 2 + others)
         return embedded_memory(
             setup.shape,
             config.model.adapter,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from unstable.engines.base import SamplingRequest, Told
+from unstable.engines.base import SamplingRequest
 from unstable.engines.embedded.lora import Version
 from unstable.engines.embedded.slots import Ints
 from unstable.types import Completion, TopLogprobs
@@ -31,7 +31,6 @@ class Running:
 
     def __init__(self, num_slots: int, max_length: int) -> None:
         self.requests: dict[int, EngineRequest] = {}
-        self.told: dict[int, Told] = {}  # listeners by slot
         self.weights = np.zeros(num_slots, dtype=np.int64)  # `Version.weights` by slot
         self.loras = np.zeros(num_slots, dtype=np.int64)
         self.temperatures = np.zeros(num_slots, dtype=np.float32)
@@ -43,14 +42,8 @@ class Running:
     def add(self, request: EngineRequest, version: Version) -> None:
         slot, asked = request.slot, request.asked
         self.requests[slot] = request
-        if asked.told is not None:
-            self.told[slot] = asked.told
         self.weights[slot], self.loras[slot] = version
         self.temperatures[slot] = asked.temperature
         self.seeds[slot] = asked.seed % 2**_SEED_BITS
         self.begins[slot] = len(request.prompt_ids)
         self.ends[slot] = len(request.prompt_ids) + asked.max_tokens
-
-    def remove(self, slot: int) -> None:
-        del self.requests[slot]
-        self.told.pop(slot, None)

@@ -40,7 +40,11 @@ class SlotForward:
     def logits(
         self, slots_R: Ints, weights_R: Ints, loras_R: Ints, placements: Sequence[SlotPlacement]
     ) -> Tensor:
-        """Run a forward over the uncomputed ids of each slot, and one more per whole version."""
+        """Return logits [R, V] after the last id of each slot; slots are sorted by version.
+
+        Runs a forward over their uncomputed ids, and one more per whole version. `weights_R` and
+        `loras_R` are the numbers of a `Version`; `placements` are those of new requests.
+        """
         table = self.table
         before = [p.before for p in placements if p.before]
         found = []

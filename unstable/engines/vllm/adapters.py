@@ -47,6 +47,9 @@ class AdapterStore:
     holds `capacity` adapters and drops the one that ran longest ago.
     """
 
+    kind = "adapter"
+    """Word for a stored version in errors."""
+
     def __init__(
         self,
         root: Path,
@@ -68,7 +71,7 @@ class AdapterStore:
     def reserve(self, name: str) -> StoredAdapter:
         """Reserve a number and a folder for a new adapter; `ValueError` if its name is taken."""
         if name in self._names:
-            raise ValueError(f"adapter {name!r} already exists; give it another name")
+            raise ValueError(f"{self.kind} {name!r} already exists; give it another name")
         self._names.add(name)
         number = next(self._numbers)
         return StoredAdapter(name, number, self._root / f"{number:06d}")
@@ -100,7 +103,7 @@ class AdapterStore:
     def find(self, name: str) -> StoredAdapter:
         """Return the adapter of that name; raises `ValueError` if it is not served."""
         if name not in self._served:
-            raise ValueError(f"adapter {name!r} not found; load it first")
+            raise ValueError(f"{self.kind} {name!r} not found; load it first")
         return self._served[name]
 
     @contextlib.contextmanager

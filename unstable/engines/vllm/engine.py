@@ -27,7 +27,7 @@ from unstable.engines.base import (
 from unstable.engines.scoring import check_scoring, score_all
 from unstable.engines.vllm.core import VLLMSettings, start_core
 from unstable.engines.vllm.loras import Loras
-from unstable.engines.vllm.versions import ScratchFolder, Versions, Weights
+from unstable.engines.vllm.versions import ScratchFolder, Weights
 from unstable.engines.vllm.whole import WholeVersionFiles
 from unstable.models.adapters import lora_ranks
 from unstable.models.base import model_path, named_stop_token_ids, resolve_dtype
@@ -59,8 +59,10 @@ class VLLMEngine:
         from vllm import __version_tuple__  # only after `start_core` has set vLLM's environment
 
         config = self._llm.vllm_config
-        kind = WholeVersionFiles if settings.max_rank is None else Loras
-        self._versions: Versions = kind(self._llm, settings, self._folder.path)
+        made = (self._llm, settings, self._folder.path)
+        self._versions: Loras | WholeVersionFiles = (
+            WholeVersionFiles(*made) if settings.max_rank is None else Loras(*made)
+        )
         self._vocab_size = self._llm.model_config.get_vocab_size()
         self._is_on_cpu = config.device_config.device_type == "cpu"
         self._is_seeded = self._is_on_cpu or config.use_v2_model_runner

@@ -6,39 +6,21 @@ from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from unstable.engines.vllm.adapters import (
-    ZERO,
-    AdapterStore,
-    StoredAdapter,
-    zero_adapter,
-)
+from unstable.engines.vllm.adapters import ZERO, AdapterStore, StoredAdapter, zero_adapter
 from unstable.engines.vllm.core import VLLMSettings
 from unstable.engines.vllm.versions import Weights
 from unstable.types import Adapter
 
 
-class Loras:
+class Loras(AdapterStore):
     """Adapters of an engine, in folders below `root`."""
 
     def __init__(self, llm: Any, settings: VLLMSettings, root: Path) -> None:
-        self._llm = llm
-        self._linears = settings.linears
         config = llm.vllm_config
+        super().__init__(root, settings.linears, settings.dtype, config.lora_config.max_cpu_loras)
+        self._llm = llm
         self._on_cpu = config.device_config.device_type == "cpu"
         self._base: StoredAdapter | None = None
-        self._store = AdapterStore(
-            root, settings.linears, settings.dtype, config.lora_config.max_cpu_loras
-        )
-
-    @property
-    def requests(self) -> int:
-        """Number of requests under an adapter."""
-        return self._store.requests
-
-    @property
-    def hits(self) -> int:
-        """Number of requests under an adapter that was in memory."""
-        return self._store.hits
 
     async def start(self) -> None:
         """Load an adapter of zeros on a CPU, which serves the base model there.
@@ -48,16 +30,17 @@ class Loras:
         """
         if self._on_cpu:
             await self.load(zero_adapter(self._linears))
-            self._base = self._store.find(ZERO)
+            self._base = self.find(ZERO)
 
     async def load(self, weights: Adapter) -> None:
-        stored = self._store.reserve(weights.name)
+        """Serve an adapter; raises `ValueError` if its name is taken or it does not fit."""
+        stored = self.reserve(weights.name)
         with ExitStack() as undo:
-            undo.callback(self._store.drop, stored)
-            await asyncio.to_thread(self._store.write, stored, weights)
+            undo.callback(self.drop, stored)
+            await asyncio.to_thread(self.write, stored, weights)
             await self._read(stored)
             undo.pop_all()
-        self._store.serve(stored)
+        self.serve(stored)
 
     async def _read(self, stored: StoredAdapter) -> None:
         """Have vLLM load the adapter now: one that fails to load in a request kills the engine."""
@@ -72,15 +55,17 @@ class Loras:
             raise ValueError(f"vLLM rejected adapter {stored.name!r}: {reason}") from None
 
     async def unload(self, name: str) -> None:
-        stored = self._store.find(name)
-        self._store.withdraw(stored)
+        """Remove an adapter. No request in flight may use it."""
+        stored = self.find(name)
+        self.withdraw(stored)
         await self._llm.remove_lora(stored.number)
-        self._store.drop(stored)  # by now vLLM has ended all cancelled requests
+        self.drop(stored)  # by now vLLM has ended all cancelled requests
 
     @asynccontextmanager
     async def asked(self, name: str | None) -> AsyncIterator[Weights]:
-        stored = self._base if name is None else self._store.find(name)
-        with self._store.used(stored):
+        """Count a request under an adapter, None for the base, as in flight during the block."""
+        stored = self._base if name is None else self.find(name)
+        with self.used(stored):
             yield Weights(lora=None if stored is None else _lora_request(stored))
 
 

@@ -88,7 +88,7 @@ class VLLMNeeds(EngineNeeds):
             if rank > most:
                 own = field == "model.adapter.rank"
                 named = f"{field} = {rank}" if own else f"{field}: a LoRA of rank {rank}"
-                change = f"set it to {most}" if own else "remove that opponent"
+                change = f"set it to {most}" if own else "remove it"
                 raise ConfigError(
                     f"{named}, but vLLM serves ranks up to {most}; {change}, "
                     "or set actors.engine to embedded"

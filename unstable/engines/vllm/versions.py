@@ -1,15 +1,12 @@
-"""The common interface of vLLM's two ways to serve versions: LoRAs and whole models."""
+"""Parts of both ways to serve versions with vLLM, as LoRAs and as whole models."""
 
 import contextlib
 import shutil
 import tempfile
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from filelock import FileLock
-
-from unstable.types import Adapter
 
 
 class Weights(NamedTuple):
@@ -17,33 +14,6 @@ class Weights(NamedTuple):
 
     lora: Any = None  # a `LoRARequest`
     salt: str | None = None  # key of the prompt in the prefix cache
-
-
-class Versions(Protocol):
-    """The versions that an engine serves. One event loop uses it."""
-
-    @property
-    def requests(self) -> int:
-        """Number of requests under a version other than the base."""
-
-    @property
-    def hits(self) -> int:
-        """Number of requests under such a version whose weights were in memory."""
-
-    async def start(self) -> None:
-        """Prepare the base model, before the first request."""
-
-    async def load(self, weights: Adapter) -> None:
-        """Serve a version; raises `ValueError` if its name is taken or it does not fit the base."""
-
-    async def unload(self, name: str) -> None:
-        """Remove a version. No request in flight may use it."""
-
-    def asked(self, name: str | None) -> AbstractAsyncContextManager[Weights]:
-        """Count a request under that version, None for the base, as in flight during the block.
-
-        Raises `ValueError` if it is not served.
-        """
 
 
 class ScratchFolder:

@@ -9,7 +9,8 @@ from typing import Any
 
 from unstable.games.info import GameInfo, Payoffs
 
-_OFFERED = range(1, 4)  # units of a resource in listed offers
+OFFERED = range(1, 4)
+"""Units of a resource in listed offers."""
 _MOST_OF_A_RESOURCE = 25  # maximum units of a resource at the start
 _MOST_VALUE = 40  # maximum value of a unit
 
@@ -26,7 +27,7 @@ def trades(env: Any) -> list[str]:
         asked = offer["requested_resources"].items()
         listed += ["[Accept]"] * all(owned[name] >= count for name, count in asked)
     for (mine, other), (give, take) in product(
-        permutations(env.resource_names, 2), product(_OFFERED, repeat=2)
+        permutations(env.resource_names, 2), product(OFFERED, repeat=2)
     ):
         if owned[mine] >= give:
             listed.append(f"[Offer: {give} {mine} -> {take} {other}]")
@@ -46,7 +47,7 @@ def most_gain(env: Any) -> float:
 
 def choices(env: Any) -> list[str]:
     """Return the two decisions, also while the seats talk before a decision."""
-    return ["[cooperate]", "[defect]"]
+    return ["[Cooperate]", "[Defect]"]
 
 
 def points(env: Any) -> list[float]:

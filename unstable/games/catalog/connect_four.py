@@ -181,8 +181,8 @@ def position(env: Any) -> str:
 
 COMPACT = Compact(
     "Connect Four: four discs in a row, up, across or diagonally, win. Each open column is its "
-    "number and its discs from the bottom up: X is yours, O is the other's. Answer with the number "
-    "of an open column, nothing else.",
+    "number and its discs from the bottom up: X is yours, O is the other's. Answer with col and "
+    "the number of an open column, such as col 3, nothing else.",
     position,
     fits=lambda env: env.is_open,  # in blind games, nobody sees the discs
 )

@@ -9,7 +9,7 @@ from unstable.learners.ranks import Ranks, shard
 from unstable.models.adapters import attach_lora
 from unstable.models.base import load_model, resolve_dtype
 from unstable.models.shape import read_type
-from unstable.models.support import support_of
+from unstable.models.support import PACKED
 from unstable.types import Adapter
 from unstable.types.seeds import derive_seed
 
@@ -24,8 +24,7 @@ def load_policy(
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     sharded = learner.parallel == "fsdp" and ranks.count > 1
-    packed = support_of(read_type(model)).path == "packed"
-    attention = ATTENTION if packed else None
+    attention = ATTENTION if read_type(model) in PACKED else None
     if model.adapter == "none":  # fp32 masters, loaded on their device
         base = load_model(model.model_copy(update={"dtype": "float32"}), attention=attention)
         if not sharded:

@@ -7,10 +7,10 @@ logprobs and gradients are those of the samples one by one.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import accumulate, chain, groupby, pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -93,28 +93,30 @@ class Segments:
             self._masks[key] = shape.mask(key[1], self.keys_K.device)
         return self._masks[key]
 
-    def to(self, device: torch.device) -> "Segments":
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredInputs:
+    """S samples as a model's inputs, and the N tokens that are scored after them, in order."""
+
+    predictors_N: Tensor  # index of the input that predicts each target
+    targets_N: Tensor  # ids of the scored tokens
+    temperatures_N: Tensor  # divisors of their logits
+    samples_N: Tensor  # index of each target's sample
+    states_S: Tensor  # index of the input that is each sample's last prompt token
+
+    def to(self, device: torch.device) -> Self:
         """Copy it to `device`."""
-        return replace(
-            self,
-            keys_K=sent(self.keys_K, device),
-            query_bounds=sent(self.query_bounds, device),
-            key_bounds=sent(self.key_bounds, device),
-        )
+        moved: Self = _moved(self, device)
+        return moved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pack:
-    """T input tokens, and the N tokens that are scored after them, sample by sample in order."""
+class Pack(ScoredInputs):
+    """Samples as one run of T input tokens."""
 
     ids_T: Tensor
     positions_T: Tensor  # index in the sample
     segments: Segments
-    predictors_N: Tensor  # index in T of the position that predicts each target
-    targets_N: Tensor  # ids of the scored tokens
-    temperatures_N: Tensor  # divisors of their logits
-    samples_N: Tensor  # index of each target's sample
-    states_S: Tensor  # index in T of each sample's last prompt token
 
     def arguments(self) -> dict[str, Any]:
         """Keyword arguments of the decoder."""
@@ -126,18 +128,16 @@ class Pack:
             "segments": self.segments,
         }
 
-    def to(self, device: torch.device) -> "Pack":
-        """Copy it to `device`."""
-        return Pack(
-            ids_T=sent(self.ids_T, device),
-            positions_T=sent(self.positions_T, device),
-            segments=self.segments.to(device),
-            predictors_N=sent(self.predictors_N, device),
-            targets_N=sent(self.targets_N, device),
-            temperatures_N=sent(self.temperatures_N, device),
-            samples_N=sent(self.samples_N, device),
-            states_S=sent(self.states_S, device),
-        )
+
+def _moved(value: Any, device: torch.device) -> Any:
+    """Copy the tensors of inputs or segments to `device`."""
+
+    def there(each: Any) -> Any:
+        if isinstance(each, Tensor):
+            return sent(each, device)
+        return _moved(each, device) if isinstance(each, Segments) else each
+
+    return replace(value, **{f.name: there(getattr(value, f.name)) for f in fields(value)})
 
 
 def sent(tensor: Tensor, device: torch.device) -> Tensor:
@@ -163,11 +163,7 @@ def pack_samples(samples: Sequence[TokenSample], *, min_shared: int = MIN_SHARED
         ids_T=torch.from_numpy(tree.ids_T),
         positions_T=torch.from_numpy(tree.positions_T),
         segments=tree.segments(),
-        predictors_N=torch.from_numpy(tree.keys_K[scored.predictors_N]),
-        targets_N=torch.from_numpy(scored.targets_N),
-        temperatures_N=torch.from_numpy(scored.temperatures_N),
-        samples_N=torch.from_numpy(scored.samples_N),
-        states_S=torch.from_numpy(tree.keys_K[scored.ends_S]),
+        **scored.tensors(tree.keys_K),
     )
 
 
@@ -196,6 +192,19 @@ class Scored(NamedTuple):
             samples_N=samples_N,
             ends_S=ends_S,
         )
+
+    def tensors(self, places: Ints | None = None) -> dict[str, Tensor]:
+        """Return the fields of `ScoredInputs`; `places` maps offsets to inputs."""
+        predictors_N, states_S = self.predictors_N, self.ends_S
+        if places is not None:
+            predictors_N, states_S = places[predictors_N], places[states_S]
+        return {
+            "predictors_N": torch.from_numpy(predictors_N),
+            "targets_N": torch.from_numpy(self.targets_N),
+            "temperatures_N": torch.from_numpy(self.temperatures_N),
+            "samples_N": torch.from_numpy(self.samples_N),
+            "states_S": torch.from_numpy(states_S),
+        }
 
 
 def _scored_runs(sample: TokenSample) -> list[tuple[int, int]]:

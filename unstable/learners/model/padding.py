@@ -12,40 +12,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unstable.learners.model.packing import Scored, sent
+from unstable.learners.model.packing import Scored, ScoredInputs
 from unstable.types import TokenSample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Padded:
-    """Input tokens of S samples in rows of length L, and the N tokens that are scored after them.
+class Padded(ScoredInputs):
+    """Samples as rows of L input tokens; their indices are of the rows one after another, [S x L].
 
-    Indices are of the rows one after another, [S x L].
+    A row's rest is padding.
     """
 
     ids_SL: Tensor
     mask_SL: Tensor  # 1 for a token, 0 for padding
-    predictors_N: Tensor  # index of the position that predicts each target
-    targets_N: Tensor  # ids of the scored tokens
-    temperatures_N: Tensor  # divisors of their logits
-    samples_N: Tensor  # index of each target's sample
-    states_S: Tensor  # index of each sample's last prompt token
 
     def arguments(self) -> dict[str, Any]:
         """Keyword arguments of the decoder."""
         return {"input_ids": self.ids_SL, "attention_mask": self.mask_SL}
-
-    def to(self, device: torch.device) -> "Padded":
-        """Copy it to `device`."""
-        return Padded(
-            ids_SL=sent(self.ids_SL, device),
-            mask_SL=sent(self.mask_SL, device),
-            predictors_N=sent(self.predictors_N, device),
-            targets_N=sent(self.targets_N, device),
-            temperatures_N=sent(self.temperatures_N, device),
-            samples_N=sent(self.samples_N, device),
-            states_S=sent(self.states_S, device),
-        )
 
 
 def pad_samples(samples: Sequence[TokenSample]) -> Padded:
@@ -63,9 +46,5 @@ def pad_samples(samples: Sequence[TokenSample]) -> Padded:
     return Padded(
         ids_SL=torch.from_numpy(ids_SL),
         mask_SL=torch.from_numpy(mask_SL),
-        predictors_N=torch.from_numpy(scored.predictors_N),
-        targets_N=torch.from_numpy(scored.targets_N),
-        temperatures_N=torch.from_numpy(scored.temperatures_N),
-        samples_N=torch.from_numpy(scored.samples_N),
-        states_S=torch.from_numpy(scored.ends_S),
+        **scored.tensors(),
     )

@@ -3,6 +3,7 @@
 Everything else exports, loads, copies and averages them through this value.
 """
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -80,9 +81,8 @@ class TrainedLora(Trained):
         # False keeps PEFT from asking the hub whether the vocabulary was changed.
         state = get_peft_model_state_dict(self._model, save_embedding_layers=False)
         tensors = {key: value.detach().float().cpu().contiguous() for key, value in state.items()}
-        config = self._model.peft_config["default"].to_dict()
-        config["inference_mode"] = True
-        return exported(name, tensors, _plain(config))
+        config = self._model.peft_config["default"].to_dict() | {"inference_mode": True}
+        return exported(name, tensors, json.loads(json.dumps(config, default=_plain)))
 
     def load(self, weights: Adapter) -> None:
         own = get_peft_model_state_dict(self._model, save_embedding_layers=False)
@@ -192,11 +192,5 @@ def _shape(shape: Sequence[int] | None) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Convert a PEFT config for JSON: sets sorted, enums by value, the rest unchanged."""
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, set | frozenset):
-        return sorted(_plain(item) for item in value)
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value.value if hasattr(value, "value") else value
+    """Convert what JSON lacks in a PEFT config: a set to a sorted list, an enum to its value."""
+    return sorted(value) if isinstance(value, set | frozenset) else value.value

@@ -100,20 +100,14 @@ def as_records(found: Sequence[TurnSummary]) -> list[dict[str, Any]]:
         score = tally.score()._asdict() if tally.games else None
         return {**tally._asdict(), "score": score}
 
-    return [
-        {
-            "member": each.turn.member,
-            "generation": each.turn.generation,
-            "state": each.state,
-            "anew": each.is_anew,
-            "weights": each.weights,
+    rows = []
+    for each in found:
+        fields, least = each._asdict(), each.least
+        turn, is_anew = fields.pop("turn"), fields.pop("is_anew")
+        own: dict[str, Any] = {
             "against": {name: plain(tally) for name, tally in each.against.items()},
             "own_past": plain(each.own_past),
-            "least": each.least and {**each.least._asdict(), "score": each.least.score._asdict()},
-            "exploitability": each.exploitability,
-            "games": each.games,
-            "folder": each.folder,
-            "line": each.line,
+            "least": least and {**least._asdict(), "score": least.score._asdict()},
         }
-        for each in found
-    ]
+        rows.append({**turn._asdict(), "state": each.state, "anew": is_anew, **fields, **own})
+    return rows

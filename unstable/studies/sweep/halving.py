@@ -44,6 +44,8 @@ def decide(
     needs = stop.needs or seeds // 2 + 1
     means = {name: mean(own) for name, own in values.items() if len(own) >= needs}
     ranked = sorted(means, key=lambda name: -sign * means[name])
-    share = stop.keep if isinstance(stop.keep, int) else math.ceil(stop.keep * len(values))
+    share = stop.keep
+    if isinstance(share, float):
+        share = math.ceil(round(share * len(values), 9))  # 0.28 of 25 is 7
     found = {name: means[name] for name in ranked}
     return RungDecision(rung=rung, values=found, kept=tuple(ranked[:share]))

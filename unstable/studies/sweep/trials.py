@@ -10,14 +10,21 @@ import yaml
 from unstable.commands.prepare import check, check_games, exact_games
 from unstable.config import ConfigError, RunConfig, load
 from unstable.records.reading import Row, Skipped, read_list, read_rows
-from unstable.records.runs import append
 from unstable.records.text import command_line
 from unstable.report.comparison import ALONE
 from unstable.studies.league.config import LeagueConfig, read_league
 from unstable.studies.league.league import check_league, largest
 from unstable.studies.league.members import League, LeagueFolder, league_of
 from unstable.studies.league.population import turns
-from unstable.studies.several import StudyFolder, TrainJob, digest, is_over, state_of, train_words
+from unstable.studies.several import (
+    StudyFolder,
+    TrainJob,
+    append,
+    digest,
+    is_over,
+    state_of,
+    train_words,
+)
 from unstable.studies.sweep.config import Setting, SweepConfig, read_sweep
 from unstable.studies.sweep.halving import RungDecision
 from unstable.studies.sweep.report import Measure
@@ -89,7 +96,7 @@ class LeagueJob(NamedTuple):
         if not self.folder.file.is_file():
             shutil.rmtree(self.root, ignore_errors=True)
             self.folder.make(self.config, league_of(self.folder, self.config).lines())
-        return ["league", "--resume", str(self.root)]
+        return ["league", "--resume", str(self.root), "--retry"]
 
     def state(self) -> str:
         """Return "done", "running" or "waiting"."""
@@ -265,7 +272,7 @@ def _keys(config: RunConfig) -> list[EvalKey | ExploitKey]:
     scores = [
         EvalKey(game.key, opponent, sampling_mode(temperature))
         for game in config.games
-        for opponent in (config.eval.opponents if game.seats > 1 else [ALONE])
+        for opponent in (config.eval.opponents if len(game.sides) > 1 else [ALONE])
         for temperature in config.eval.temperature
     ]
     measured = exact_games(config) if config.eval.exploitability.every else []

@@ -16,7 +16,7 @@ from unstable.report.run import read_runs
 from unstable.report.sections import section
 from unstable.report.survey import survey
 from unstable.studies.ratings import env_tables
-from unstable.studies.tournament.results import lines, pairs_table, standings_table
+from unstable.studies.tournament.results import lines, ordered, pairs_table, standings_table
 
 Found = Mapping[str, Any]
 AGAIN = "config.yaml and tournament.json in the folder determine games, players and seeds."
@@ -26,13 +26,13 @@ def write_tournament_report(folder: RunFolder, found: Found) -> int:
     """Write the page of a tournament's results into its folder; return its size in bytes."""
     (run,) = read_runs([folder.root])
     games, chunks = packed_games([run], [survey(run)], [sources(run.config)])
-    ranked = [row["player"] for row in found["players"]]
+    players = ordered(found)
     command = None if run.environment is None else run.environment.command
     summary = {
         **{"name": run.name, "label": run.label, "kind": "", "answer": "", "state": ""},
         "reasons": lines(found),
         "facts": [
-            ("players", f"{len(ranked)}"),
+            ("players", f"{len(players)}"),
             ("games", f"{found['games']:,}"),
             ("environments", ", ".join(game.key for game in run.config.games)),
             ("seed", f"{run.config.seed}"),
@@ -53,7 +53,7 @@ def write_tournament_report(folder: RunFolder, found: Found) -> int:
                 [standings_table(found), *env_tables(found)],
             ),
             section(
-                *("pairs", "Pairwise results", [_scores(found, ranked)]),
+                *("pairs", "Pairwise results", [_scores(found, players)]),
                 [pairs_table(found), *_together(found)],
             ),
             settings_section([run]),
@@ -67,6 +67,8 @@ def write_tournament_report(folder: RunFolder, found: Found) -> int:
 
 def headline(found: Found) -> str:
     """Return a sentence on the strongest player, and whether the fit is sure, or on a cycle."""
+    if not found["players"]:
+        return "No game counts: all were forfeited."
     first, *others = found["players"]
     if found["cycles"]:
         ring = found["cycles"][0]

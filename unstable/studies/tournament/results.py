@@ -265,6 +265,12 @@ def show(found: Mapping[str, Any]) -> None:
     print_lines(lines(found))
 
 
+def ordered(found: Mapping[str, Any]) -> list[str]:
+    """Return all players, best first; players without a counted game come last."""
+    rows = (*found["players"], *found["nash"])
+    return list(dict.fromkeys(row["player"] for row in rows))
+
+
 def standings_table(found: Mapping[str, Any]) -> Table:
     """Return the table of players, best first."""
     nash = {row["player"]: row for row in found["nash"]}
@@ -272,23 +278,20 @@ def standings_table(found: Mapping[str, Any]) -> Table:
     rows = []
     for row in found["players"]:
         own, skill = nash[row["player"]], skills[row["player"]]
-        cells = {
-            "player": row["player"],
-            "points, 95 %": points(row),
-            "mu": fixed(skill["mu"], 1),
-            "sigma": fixed(skill["sigma"], 1),
-            "score": fixed((row["wins"] + row["draws"] / 2) / max(1, row["games"])),
-            "Nash, 95 %": mean_interval(own["share"], percent),
-            "vs Nash": signed(own["worth"]),
-            "alpha-rank": percent(own["alpha_rank"]),
-            "games": f"{row['games']:,}",
-            "won / drawn / lost": f"{row['wins']} / {row['draws']} / {row['losses']}",
-            "forfeits": f"{row['forfeits']}",
-        }
-        rows.append([*cells.values()])
+        tally = Tally(row["wins"], row["draws"], row["losses"])
+        rows.append(
+            [
+                *(row["player"], points(row), fixed(skill["mu"], 1), fixed(skill["sigma"], 1)),
+                *(fixed(tally.share), mean_interval(own["share"], percent), signed(own["worth"])),
+                *(percent(own["alpha_rank"]), f"{row['games']:,}"),
+                f"{row['wins']} / {row['draws']} / {row['losses']}",
+                f"{row['forfeits']}",
+            ]
+        )
     return Table(
         f"{found['games']:,} games; {found['reference'] or 'the mean'} is 0 points",
-        [*cells],
+        [*("player", "points, 95 %", "mu", "sigma", "score", "Nash, 95 %", "vs Nash")]
+        + [*("alpha-rank", "games", "won / drawn / lost", "forfeits")],
         rows,
         "mu, sigma: TrueSkill. Nash: the player's share of the Nash average, a mixture that no "
         "player beats. vs Nash: its payoff against that mixture. Alpha-rank: its share of time in "
@@ -300,7 +303,7 @@ def pairs_table(found: Mapping[str, Any]) -> Table:
     """Return the table of results between players, each pair once."""
     pays = any(pair["payoff"] is not None for pair in found["pairs"])
     corrects = found["baseline"] is not None
-    order = [row["player"] for row in found["players"]]
+    order = ordered(found)
     rows = [
         [
             *(pair["player"], pair["opponent"], mean_interval(pair["score"])),

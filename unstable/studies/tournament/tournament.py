@@ -1,7 +1,6 @@
 """Tournaments, played and recorded round by round, and resumable after any interruption."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from itertools import count
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, cast
 
@@ -191,39 +190,25 @@ def _on_file(
 ) -> tuple[list[GameResult], dict[int, GameResult]]:
     """Return the games of whole rounds, and all recorded games by number, without their turns.
 
-    No record is deleted: damaged ones are reported, and a file with games of another tournament is
-    renamed, after which the games of whole rounds are copied.
+    No record is deleted, and damaged ones are reported. Raises `ConfigError` for games of another
+    tournament.
     """
     file, skipped = _games(folder), Skipped()
     if not file.path.exists():
         return [], {}
-    heads = [(place.offset, head) for place, head in scan_file(file, skipped)]
-    found: dict[int, GameResult] = {head.spec.game_id: head for _, head in heads}
+    found: dict[int, GameResult] = {head.spec.game_id: head for _, head in scan_file(file, skipped)}
     if skipped:
         status(f"{skipped.line}; their games are played again")
     kept: list[GameResult] = []
     while specs := next_round(config, design, kept):
         there = [found[spec.game_id] for spec in specs if spec.game_id in found]
-        if any(result.spec not in specs for result in there):
-            offsets = {head.spec.game_id: offset for offset, head in heads}
-            _set_aside(file.path, [offsets[result.spec.game_id] for result in kept])
-            return kept, {result.spec.game_id: result for result in kept}
+        if not kept and any(result.spec not in specs for result in there):
+            raise ConfigError(f"{file.path}: has games of another tournament; move it elsewhere")
+        there = [result for result in there if result.spec in specs]
         if len(there) < len(specs):
             break
         kept += there
     return kept, found
-
-
-def _set_aside(path: Path, offsets: Sequence[int]) -> None:
-    """Rename a file of games and copy the records at the offsets to one of the former name."""
-    names = (path.with_name(f"{path.name}.other{number or ''}") for number in count())
-    aside = next(name for name in names if not name.exists())
-    path.rename(aside)
-    with aside.open("rb") as source, path.open("wb") as copy:
-        for offset in offsets:
-            source.seek(offset)
-            copy.write(source.readline())
-    status(f"{path} had games of another tournament, which are now in {aside.name}")
 
 
 def _games(folder: RunFolder) -> GameFile:
@@ -255,7 +240,8 @@ def _play_rest(
             plan.policies = await fixed_before(actors, ready.config, design)
             _write(folder, plan)
         while specs := next_round(ready.config, design, results):
-            missing = [spec for spec in specs if spec.game_id not in found]
+            known = {number: result.spec for number, result in found.items()}
+            missing = [spec for spec in specs if spec != known.get(spec.game_id)]
             lines.phase(f"playing, {len(results):,} of {total:,} games recorded", len(missing))
             for result in await play_evaluation(actors, missing, lines.advance):
                 file.append(game_line(game_body(result), 0, None))
