@@ -28,15 +28,18 @@ ROOT = Path(__file__).parent.parent.parent
 RECORD = ROOT / "tests/data/tables.json"
 TURNS = tomllib.loads((ROOT / "tests/data/turns.toml").read_text(encoding="utf-8"))
 QUARTERS = 4
-ONE_CORE = (
-    *(f"tests/chaos/test_{name}.py" for name in ("kill", "soak")),
-    *("tests/commands/test_" + name for name in ("corrected", "damaged_records", "full_weights")),
-    *(f"tests/commands/test_{name}.py" for name in ("relabel", "teach")),
-    *("tests/engines/test_life.py", "tests/games/", "tests/loop/test_preference_learning.py"),
-    *("tests/models/test_families.py", "tests/serving/test_command.py", "tests/solving/"),
-    *(f"tests/repository/test_{name}.py" for name in ("adding_a_game", "benches", "contributing")),
-    *(f"tests/repository/test_{name}.py" for name in ("readme_commands", "tutorials", "wheel")),
-    "tests/studies/test_tournament",
+ONE_CORE = tuple(
+    f"tests/{place}"
+    for place in (
+        *("chaos/test_kill.py", "chaos/test_soak.py", "commands/test_corrected.py"),
+        *("commands/test_damaged_records.py", "commands/test_full_weights.py", "games/"),
+        *("commands/test_relabel.py", "commands/test_teach.py", "engines/test_life.py"),
+        *("loop/test_preference_learning.py", "models/test_families.py", "solving/"),
+        *("repository/test_adding_a_game.py", "repository/test_benches.py"),
+        *("repository/test_contributing.py", "repository/test_readme_commands.py"),
+        *("repository/test_tutorials.py", "repository/test_wheel.py"),
+        *("serving/test_command.py", "studies/test_tournament"),
+    )
 )
 """Where slow tests use one core each, as the rows of quick tests do; others use all cores."""
 NODES = ("cluster", "crew", "files", "node_actor", "nodes", "placement")

@@ -25,7 +25,7 @@ _PRIVATE = (
     *("loop.start_timeout", "loop.stall_timeout"),
 )
 _HIDDEN = ("base_url", "url", "api_key_env")
-"""Settings that describe the machine of a run and do not affect its result."""
+"""Settings of the machine and, at any depth, of endpoints, which do not affect the result."""
 _PLACES = ("path", "init", "zip", "ledger")
 """Fields that are files or folders of the machine."""
 
