@@ -92,16 +92,16 @@ def test_means_weight_turns_equally(tmp_path: Path) -> None:
     assert row["collect/distinct_games/TicTacToe-v0"] == 1.0
 
 
-@given(st.lists(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=5), min_size=1, max_size=5))
-def test_mean_does_not_depend_on_chunks_of_values(chunks: list[list[float]]) -> None:
-    metrics = PlayMetrics(make_config())
-    for chunk in chunks:
-        tally = PlayTally.empty()
-        tally.totals["mean"], tally.weights["mean"] = sum(chunk), len(chunk)
-        metrics.tally.add(tally)
-    values = [value for chunk in chunks for value in chunk]
-    assert metrics.take(1.0)["mean"] == pytest.approx(sum(values) / len(values), abs=1e-6)
-    assert metrics.take(1.0)["mean"] is None
+@given(st.permutations([(0.1, "1"), (0.7, "1"), (1 / 3, "2"), (-0.9, "3"), (0.2, "4"), (3.0, "4")]))
+def test_means_and_entropy_do_not_depend_on_order_of_games(games: list[tuple[float, str]]) -> None:
+    env, metrics = "TicTacToe-v0", PlayMetrics(make_config())
+    for reward, action in games:
+        actions = {env: {action: 1, "5": 3}}
+        metrics.tally.add(PlayTally({}, {}, {}, {"collect/reward": [reward]}, actions, {}))
+    row = metrics.take(1.0)
+    assert row["collect/reward"] == 0.5722222222222222
+    assert row[f"collect/action_entropy/{env}"] == 0.8947504818324978
+    assert metrics.take(1.0)["collect/reward"] is None
 
 
 def test_results_and_forfeits_are_counted_by_opponent(tmp_path: Path) -> None:

@@ -4,8 +4,7 @@ Each name is explained in `docs/metrics.md`. Names that depend on the run (an en
 reward term) are in every row from the first on, as far as the config determines them.
 """
 
-from functools import reduce
-from operator import add
+import math
 
 from unstable.config import LLMOracle, RunConfig
 from unstable.tracking.metrics import Row
@@ -67,7 +66,7 @@ class PlayMetrics:
         opened = tally.counts.pop(OPENED, 0)
         shares = {versus_name(label, "share"): opened for label in self._labels}
         sums: dict[str, tuple[float, float]] = {
-            name: (reduce(add, each, 0.0), len(each)) for name, each in tally.values.items()
+            name: (math.fsum(each), len(each)) for name, each in tally.values.items()
         }
         for name, total in tally.totals.items():
             sums[name] = total, tally.weights[name] or shares.get(name, 0)

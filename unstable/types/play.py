@@ -35,7 +35,7 @@ def opponents(spec: GameSpec) -> list[str]:
 class PlayTally(NamedTuple):
     """Sums over some games: counts, totals and weights by name, and counts of actions.
 
-    `values` are kept singly, since their mean must not depend on the rounding of partial sums.
+    `values` are kept singly, since their mean must not depend on the order of games.
     """
 
     counts: dict[str, int]
@@ -158,11 +158,11 @@ class PlayTally(NamedTuple):
 
 
 def entropy(counts: Mapping[str, int]) -> float | None:
-    """Return the Shannon entropy of counts in nats; None if nothing was counted.
+    """Return the Shannon entropy of counts in nats, whatever their order; None if all are 0.
 
     A single kind has an entropy of exactly 0, since the guard compares shares of it.
     """
     total = sum(counts.values())
     if not total:
         return None
-    return sum(n / total * math.log(total / n) for n in counts.values())
+    return math.fsum(n / total * math.log(total / n) for n in counts.values())
