@@ -243,6 +243,10 @@ def test_games_of_several_runs_are_mixed(run: RunFolder, tmp_path: Path) -> None
             {"learner.algorithm.name": "ppo", "learner.algorithm.importance": "none"},
             "learner.algorithm.name = 'ppo' on recorded games: importance = 'none': recorded gam",
         ),
+        (
+            {"learner.algorithm.kl_opponents": True, "learner.algorithm.kl_reward": 0.1},
+            "learner.algorithm.kl_opponents = true: batches of recorded games rarely have both",
+        ),
         ({"learner.algorithm.name": "grpo"}, "in these games each group has only one; choose a"),
         (
             {"learner.algorithm.name": "rloo", "learn.winners": True},

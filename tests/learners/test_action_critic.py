@@ -1,6 +1,7 @@
 """VRPO: transitions by hand, exact gradients over all moves, a critic that learns."""
 
 import math
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -117,6 +118,14 @@ def test_values_join_what_followed_with_those_of_the_model() -> None:
     assert points_S.tolist() == [0, 1, 2]
 
 
+def test_outcomes_that_do_not_recur_are_forgotten() -> None:
+    experience, turns, _ = remembered("seat")
+    for number in range(200):
+        rewards_SK = turns.rewards_SK + number
+        experience.count(replace(turns, rewards_SK=rewards_SK), experience.number(turns))
+    assert 100 < len(experience.counted().pairs_R) < 200
+
+
 def test_visits_follow_the_current_policy_to_hidden_states() -> None:
     """Two deals, 2:1; seat 0 sees the deal and plays 4 or 5, after which seat 1 sees only "5"."""
     made = []
@@ -218,10 +227,14 @@ def test_rewards_add_up_along_each_game(turns: list[tuple[int, int]]) -> None:
         assert (found.next_S < 0).sum() == games
 
 
+def scores(learner: Any, prompt: list[int]) -> Any:
+    """Score the tokens of all two-token answers."""
+    return learner.policy(pack_samples([token_sample(prompt, each, HOT) for each in ANSWERS]))
+
+
 def logprobs(learner: Any, prompt: list[int]) -> Tensor:
     """Log-probabilities of all two-token answers, by token [V * V, 2]."""
-    answers = [token_sample(prompt, each, HOT) for each in ANSWERS]
-    return learner.policy(pack_samples(answers)).logprobs_N.view(-1, 2)
+    return scores(learner, prompt).logprobs_N.view(-1, 2)
 
 
 def spoil(learner: Any) -> None:
@@ -286,9 +299,29 @@ def test_corrected_mean_over_all_games_is_true_gradient_for_any_q(model, kind, s
     assert max(each.abs().max() for each in expected) > 1e-2
 
 
+def test_corrections_of_all_moves_are_those_of_the_sampled_answers(model) -> None:
+    """The probability of illegal answers does not change them."""
+    batch, found = FlatBatch(make_batch(game(0, LEGAL[0], LEGAL[1]))), list[tuple[float, float]]()
+    for correction in (0.5, 1.0):
+        learner = make_learner(model, algorithm=vrpo(kind="network", correction=correction))
+        spoil(learner)
+        estimate = learner.critic.estimate(
+            batch, batch.turn_rewards_S, np.ones(2), learner.scorer, learns=False
+        )
+        examples = estimate.examples
+        whole = float(examples.counts_S @ examples.advantages_S)
+        found.append((whole, float(estimate.advantages_S.sum())))
+    (less, own_less), (more, own_more) = found
+    assert more - less == pytest.approx(own_more - own_less, rel=1e-4)
+    assert abs(more - less) > 1.0
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_step_over_all_moves_has_gradient_by_enumeration(model, gradients, kind) -> None:
-    """Two prompts with two turns each, in different states; one answer is illegal."""
+    """Two prompts with two turns each, in different states; one answer is illegal.
+
+    Means weight each move by its probability, too, and the illegal one by its importance.
+    """
 
     def make() -> Any:
         learner = make_learner(model, algorithm=vrpo(kind=kind), micro_batch_size=50)
@@ -304,14 +337,15 @@ def test_step_over_all_moves_has_gradient_by_enumeration(model, gradients, kind)
     ]
     flat = FlatBatch(make_batch(turns))
     learner, before = make(), make()
-    learner.update(flat.batch)
+    metrics = learner.update(flat.batch).metrics
     learner.critic.estimate(flat, flat.turn_rewards_S, np.ones(4), before.scorer, learns=False)
     values_PK = learner.critic.model.values()  # 3 points of 3 moves
     for place, chosen, reward in ((0, 0, 1.0), (1, 1, -1.0), (2, 2, 0.5)):
         values_PK[3 * place + chosen, 0] = (reward + 2 * values_PK[3 * place + chosen, 0]) / 3
     rows = (0, 3, 6, 6)
-    expected_reward = torch.zeros(())
+    expected_reward, gains, counts, entropies = torch.zeros(()), 0.0, 0.0, 0.0
     for place, turn in enumerate(turns):
+        entropies_A = scores(before, turn.tokens.prompt_ids).entropies_N.view(-1, 2).mean(1)
         own_A = logprobs(before, turn.tokens.prompt_ids).sum(1)
         likely_M = own_A[LEGAL].exp()
         shares_M = (likely_M / likely_M.sum()).detach()
@@ -320,13 +354,21 @@ def test_step_over_all_moves_has_gradient_by_enumeration(model, gradients, kind)
         expected_reward = expected_reward + likely_M @ (values_M - value)
         if place == 3:
             illegal = own_A[ANSWERS.index([9, 0])]
-            expected_reward = expected_reward + (-2.0 - value) * illegal
+            weight = min(float(illegal.detach().exp()) / math.exp(-2.1), 2.0)
+            expected_reward = expected_reward + weight * (-2.0 - value) * illegal
+            gains, counts = gains + weight * (-2.0 - float(value)), counts + weight
+            entropies += weight * float(entropies_A[ANSWERS.index([9, 0])].detach())
+        gains += float(likely_M.detach() @ (values_M - value))
+        counts += float(likely_M.detach().sum())
+        entropies += float((likely_M @ entropies_A[LEGAL]).detach())
     parameters = before.policy.trained.parameters
     expected = torch.cat([g.flatten() for g in torch.autograd.grad(-expected_reward, parameters)])
     found = gradients[0][: len(expected)]
     # Adam is invariant to the scale, here a mean over the tokens.
     assert torch.cosine_similarity(found, expected, dim=0) == pytest.approx(1.0, abs=1e-5)
     assert expected.abs().max() > 1e-3
+    assert metrics["learn/loss"] == pytest.approx(-gains / counts, rel=1e-4)
+    assert metrics["learn/entropy"] == pytest.approx(entropies / counts, rel=1e-4)
 
 
 def test_later_steps_weight_a_move_by_its_probability_before_the_update(model) -> None:
@@ -470,6 +512,7 @@ def test_batch_without_a_listed_move_is_learned_from_as_sampled(model) -> None:
     update = learner.update(make_batch(samples))
     assert update.advantages == [-1.0, -1.0]
     assert "learn/value_loss" not in update.metrics
+    assert update.metrics["learn/explained_variance"] is None
     assert update.metrics["learn/grad_norm"] > 0
 
 

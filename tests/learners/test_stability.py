@@ -11,7 +11,9 @@ import torch
 from tests.helpers.learners import (
     assert_resumes_to_the_bit,
     count_forwards,
+    make_batch,
     make_learner,
+    make_sample,
     mixed_batch,
     tokens_of,
     trained,
@@ -256,6 +258,17 @@ def test_staleness_does_not_count_toward_max_kl(model, old):
     assert far.update(mixed_batch()).metrics["learn/optimizer_steps"] < 4
 
 
+def test_mismatch_covers_tokens_without_weight(model):
+    """Equal rewards of an env give its turns the weight 0."""
+    found = []
+    for env_weights in ("equal", "spread"):
+        algorithm = NO_CRITIC | {"old_logprobs": "engine"}
+        learner = make_learner(model, algorithm=algorithm, env_weights=env_weights)
+        made = [make_sample([1, n], [4], n // 2 * n, env="ab"[n // 2], game_id=n) for n in range(4)]
+        found.append(learner.update(make_batch(made)).metrics)
+    assert found[0]["learn/mismatch_kl"] == pytest.approx(found[1]["learn/mismatch_kl"])
+
+
 # Truncated turns.
 
 
@@ -292,8 +305,9 @@ def test_top_advantage_atoms_by_hand():
     advantages = np.array([0.5, -2.0, 0.5, 1.0, 0.0])
     turns = [np.array([i]) for i in range(5)]
 
-    def kept(atoms, share):
-        return [atom.tolist() for atom in top_advantage_atoms(atoms, advantages, share)]
+    def kept(atoms, share, counts=(1.0, 1.0, 1.0, 1.0, 1.0)):
+        found = top_advantage_atoms(atoms, advantages, np.array(counts), share)
+        return [atom.tolist() for atom in found]
 
     assert kept(turns, 0.4) == [[1], [3]]
     assert kept(turns, 0.41) == [[0], [1], [3]]  # the first of equal ones
@@ -302,7 +316,8 @@ def test_top_advantage_atoms_by_hand():
     games = [np.array([0, 1]), np.array([2]), np.array([3, 4])]
     assert kept(games, 0.3) == [[0, 1]]
     assert kept(games, 0.5) == [[0, 1], [2]]
-    assert top_advantage_atoms([], advantages, 0.5) == []
+    assert kept(games, 0.3, (1.0, 0.01, 1.0, 1.0, 0.1)) == [[3, 4]]  # .51, .5 and .91
+    assert kept([], 0.5) == []
 
 
 @every_row("share, expected", (1.0, -0.025), (0.5, -0.025), (0.25, 0.425))
@@ -311,7 +326,8 @@ def test_top_advantage_selection_is_biased(share, expected):
     rewards = np.array([1.0] * 50 + [3.0] * 15 + [0.0] * 35)
     score = np.array([-0.5] * 50 + [0.5] * 50)  # gradient of the second move's logit
     advantages = rewards - rewards.mean()
-    kept = top_advantage_atoms([np.array([i]) for i in range(100)], advantages, share)
+    atoms = [np.array([i]) for i in range(100)]
+    kept = top_advantage_atoms(atoms, advantages, np.ones(100), share)
     chosen = np.concatenate(kept)
     assert (advantages * score)[chosen].mean() == pytest.approx(expected)
     if share == 0.25:

@@ -1,6 +1,7 @@
 """Messages of ended games: their figures do not depend on how games are grouped into them."""
 
 import json
+import math
 import pickle
 from typing import Any
 
@@ -52,10 +53,7 @@ def test_metrics_do_not_depend_on_batching(together: int) -> None:
         for each in own
         for sample in each.samples
     ]
-    total = 0.0
-    for value in values:
-        total += value
-    assert one_by_one["collect/reward"] == total / len(values)
+    assert one_by_one["collect/reward"] == math.fsum(values) / len(values)
 
 
 def test_failures_keep_order_and_lines_have_rewards() -> None:

@@ -97,6 +97,11 @@ def _check(config: LearnRun, origin: RunConfig) -> None:
     name = f"learner.algorithm.name = {algorithm.name!r}"
     if (why := algorithm.why_not_offline()) is not None:
         raise ConfigError(f"{name} on recorded games: {why}")
+    if algorithm.kl_opponents:
+        raise ConfigError(
+            "learner.algorithm.kl_opponents = true: batches of recorded games rarely have both "
+            "seats of a game; leave it out"
+        )
     if learn.pairs and not algorithm.takes_pairs:
         raise ConfigError(
             f"learn.pairs: {algorithm.name} does not support pairs; choose an algorithm that does, "

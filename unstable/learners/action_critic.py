@@ -15,7 +15,7 @@ from torch.autograd.graph import increment_version
 
 from unstable.config import ActionCriticConfig
 from unstable.learners.advantages import explained_variance
-from unstable.learners.all_moves import MovesVisited
+from unstable.learners.all_moves import MovesVisited, probabilities
 from unstable.learners.batch import FlatBatch, Floats, Ints
 from unstable.learners.critic import Estimate
 from unstable.learners.experience import Experience, Outcomes
@@ -53,11 +53,13 @@ class ActionCritic:
         weights_S: Floats,
         scorer: Scorer,
         *,
+        cap: float | None = None,
         learns: bool = True,
     ) -> Estimate:
         """Learn from the batch, if it `learns`, then estimate its advantages by the new values.
 
-        `weights_S` are the gradient weights of sampled answers.
+        `weights_S` are the gradient weights of sampled answers. Among all moves, sampled answers
+        that are not listed have importance weights up to `cap`, or none.
         """
         config = self.config
         turns = Transitions.of(batch, rewards_S, sees_state=config.sees == "state")
@@ -92,7 +94,8 @@ class ActionCritic:
             return Estimate(advantages_S)
         corrections_A: Floats | None = None
         if config.correction:
-            each_S = np.where(turns.listed_S, corrections_S / shares_M[chosen_S], 0.0)
+            likely_A = probabilities(experience.logprobs)
+            each_S = np.where(turns.listed_S, corrections_S / likely_A[played_S], 0.0)
             corrections_A = np.bincount(played_S, each_S, len(experience.logprobs)).astype(float)
         visits_P: Floats = np.bincount(points_S, minlength=len(experience.starts_P)).astype(float)
         # Corrections belong to this update's turns; without learning, the counts lack these turns.
@@ -101,8 +104,14 @@ class ActionCritic:
         moves = MovesVisited.of(
             experience, examples_P, visits_P, values_PK, shares_M, corrections_A
         )
-        examples = moves.examples(batch, unlisted, advantages_S[unlisted], weights_S[unlisted])
-        logprobs = [*moves.logprobs, *logprobs[len(asked) :]]
+        own, behavior = logprobs[len(asked) :], [batch.behavior_logprobs[i] for i in unlisted]
+        counts_U = np.ones(len(unlisted))
+        if cap is not None:
+            counts_U = np.minimum(probabilities(own) / probabilities(behavior), cap)
+        examples = moves.examples(
+            batch, unlisted, advantages_S[unlisted], weights_S[unlisted], counts_U
+        )
+        logprobs = [*moves.logprobs, *own]
         return Estimate(advantages_S, examples=examples, logprobs=logprobs)
 
     def _of_turns(
@@ -118,7 +127,10 @@ class ActionCritic:
         values_S, played_S = means_SK[of_seat], played_SK[of_seat]
         self.metrics["learn/value_mean"] = float(values_S.mean())
         errors_S = targets_SK[of_seat] - played_S
-        self.metrics["learn/explained_variance"] = explained_variance(played_S, errors_S)
+        listed = turns.listed_S
+        self.metrics["learn/explained_variance"] = (
+            explained_variance(played_S[listed], errors_S[listed]) if listed.any() else None
+        )
         # Answers that are not listed are no part of the values before them: all is an error.
         errors_SK = targets_SK - np.where(listed_S1, played_SK, means_SK)
         rest_SK = turns.sums_to_end(errors_SK) - np.where(listed_S1, 0.0, errors_SK)

@@ -1,5 +1,6 @@
 """The policy gradient over all legal moves: each move of each prompt as a weighted example."""
 
+from collections.abc import Sequence
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -12,6 +13,11 @@ from unstable.types import TokenSample
 _NEVER = 1e-30  # visits of a state without any, so that no mean divides by 0
 _LEAST_VISITS = 1e-3
 """Minimum visits per update of a prompt."""
+
+
+def probabilities(logprobs: Sequence[Tensor]) -> Floats:
+    """Return the probability of each answer from its tokens' log-probabilities."""
+    return np.exp([float(each.double().sum()) for each in logprobs])
 
 
 class MovesVisited(NamedTuple):
@@ -74,19 +80,23 @@ class MovesVisited(NamedTuple):
         )
 
     def examples(
-        self, batch: FlatBatch, unlisted: Ints, advantages_U: Floats, weights_U: Floats
+        self,
+        batch: FlatBatch,
+        unlisted: Ints,
+        advantages_U: Floats,
+        weights_U: Floats,
+        counts_U: Floats,
     ) -> Examples:
-        """Return every move as an example, weighted by its visits and its probability.
+        """Return every move as an example that counts by its visits and its probability.
 
-        With weights whose mean over tokens is 1 it is the gradient of the expectation over moves.
-        Answers that are not listed, such as illegal ones, remain as sampled. Without `behavior`
+        It is the gradient of the expectation over moves. Answers that are not listed, such as
+        illegal ones, remain as sampled, and count by importance weights. Without `behavior`
         log-probabilities, an importance weight cancels the ratio of later steps, so that a move
         keeps its weight: a move that has become unlikely does not lose its gradient.
         """
         samples = [*self.samples, *(batch.token_samples[index] for index in unlisted)]
-        shares_L = np.exp([float(each.double().sum()) for each in self.logprobs])
-        weights_S = np.concatenate([self.visits_L * shares_L, weights_U])
-        lengths_S = np.array([sample.num_scored for sample in samples])
+        counts_S = np.concatenate([self.visits_L * probabilities(self.logprobs), counts_U])
+        weights_S = np.concatenate([np.ones(len(self.samples)), weights_U])
         prompts: dict[tuple[int, ...], int] = {}
         sequences = [prompts.setdefault(tuple(s.prompt_ids), len(prompts)) for s in samples]
         return Examples(
@@ -94,7 +104,8 @@ class MovesVisited(NamedTuple):
             roles_S=[*self.roles, *(batch.roles_S[index] for index in unlisted)],
             sequences_S=np.array(sequences),
             advantages_S=np.concatenate([self.advantages_L, advantages_U]),
-            weights_S=weights_S * lengths_S.sum() / (weights_S * lengths_S).sum(),
-            chosen=np.flatnonzero(weights_S > 0),
+            weights_S=weights_S,
+            counts_S=counts_S,
+            chosen=np.flatnonzero(weights_S * counts_S > 0),
             behavior=None,
         )

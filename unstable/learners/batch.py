@@ -142,7 +142,8 @@ class Examples:
     roles_S: Sequence[Role]
     sequences_S: Ints  # index of each sample's trajectory or pair
     advantages_S: Floats
-    weights_S: Floats  # gradient weights, in [0, 1]
+    weights_S: Floats  # gradient weights
+    counts_S: Floats  # number of turns that each counts as, in losses and means
     chosen: Ints  # indices of the samples that optimizer steps use
     behavior: Sequence[Tensor] | None  # logprobs at sampling; None: not sampled
 
@@ -155,6 +156,7 @@ class Examples:
             sequences_S=batch.trajectories_S,
             advantages_S=advantages_S,
             weights_S=weights_S,
+            counts_S=np.ones(len(weights_S)),
             chosen=chosen,
             behavior=batch.behavior_logprobs,
         )
@@ -175,6 +177,7 @@ class Examples:
             sequences_S=np.array(sequences_S, np.int64),
             advantages_S=np.array(advantages_S, np.float64),
             weights_S=np.ones(count),
+            counts_S=np.ones(count),
             chosen=np.arange(count),
             behavior=None,
         )

@@ -4,9 +4,9 @@ In small games it is a model of the game, so that values hardly depend on the cr
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self, TypeVar
 
 import numpy as np
 import torch
@@ -24,6 +24,8 @@ _DECAY = {"state": 0.99, "seat": 0.9}
 
 What follows a whole state hardly depends on the version that plays; in a seat's view, it does.
 """
+_LEAST_COUNT = 1e-3
+"""Count below which what followed a move is forgotten."""
 _NONE = 1e-30
 """Expected visits of all points together below which they are not followed further."""
 _MOST_TURNS = 1000
@@ -35,10 +37,9 @@ _Point = tuple[tuple[int, ...], tuple[int, ...]]
 """A turn's legal moves: numbers of its pairs and of its answers."""
 _Row = tuple[int, int, bytes, bytes]
 """A pair, the next point or -1, rewards [K] by seat, and whether they are known [K]."""
-
-
 _Start = tuple[int, bool]
 """A point to which no counted move led, and whether a game began there."""
+Key = TypeVar("Key")
 
 
 class Outcomes(NamedTuple):
@@ -46,8 +47,12 @@ class Outcomes(NamedTuple):
 
     pairs_R: Ints
     next_R: Ints
-    rewards_RK: Floats
-    counts_RK: Floats  # 0 for seats whose rewards are unknown
+    rewards_KR: Floats
+    counts_KR: Floats  # 0 for seats whose rewards are unknown
+
+    def sums(self, values_KR: Floats, pairs: int) -> Floats:
+        """Sum the values by pair: [K, pairs]."""
+        return np.array([np.bincount(self.pairs_R, each, pairs) for each in values_KR])
 
 
 class Experience:
@@ -108,8 +113,8 @@ class Experience:
     def count(self, turns: Transitions, points_S: Ints) -> None:
         """Count what followed the listed moves of an update."""
         self._updates += 1
-        self._counts = {row: count * self._decay for row, count in self._counts.items()}
-        self._begun = {start: count * self._decay for start, count in self._begun.items()}
+        self._counts = _decayed(self._counts, self._decay)
+        self._begun = _decayed(self._begun, self._decay)
         later = turns.next_S[~turns.listed_S]  # they follow answers that are no moves
         for is_first, indices in ((True, turns.firsts), (False, later[later >= 0])):
             for point in points_S[indices].tolist():
@@ -160,14 +165,18 @@ class Experience:
         return Outcomes(
             np.array([row[0] for row in rows], int),
             np.array([row[1] for row in rows], int),
-            rewards_RK.reshape(-1, MOST_SEATS)[:, :seats],
-            counts_R[:, None] * known_RK[:, :seats],
+            np.ascontiguousarray(rewards_RK.reshape(-1, MOST_SEATS).T[:seats]),
+            counts_R * known_RK.T[:seats],
         )
 
     def means(self, shares_M: Floats, values_PK: Floats) -> Floats:
         """Means of the values of each point's moves [points, K], weighted by their shares."""
-        values_MK = shares_M[:, None] * values_PK[self.pairs_M]
-        return _sums(self.owners_M, values_MK, len(self._points))
+        means = [self._mean(shares_M, values_P) for values_P in np.ascontiguousarray(values_PK.T)]
+        return np.stack(means, axis=1)
+
+    def _mean(self, shares_M: Floats, values_P: Floats) -> Floats:
+        weighted_M = shares_M * values_P[self.pairs_M]
+        return np.bincount(self.owners_M, weighted_M, len(self._points)).astype(np.float64)
 
     def targets(
         self, counted: Outcomes, shares_M: Floats, values_PK: Floats
@@ -176,25 +185,34 @@ class Experience:
 
         A target is the reward until the next turn plus that turn's mean of `values_PK`.
         """
-        means = self.means(shares_M, values_PK[:, : counted.counts_RK.shape[1]])
-        next_R = counted.next_R[:, None]
-        targets_RK = counted.rewards_RK + np.where(next_R >= 0, means[next_R[:, 0]], 0.0)
-        sums_PK = _sums(counted.pairs_R, counted.counts_RK * targets_RK, len(values_PK))
-        return sums_PK, _sums(counted.pairs_R, counted.counts_RK, len(values_PK))
+        values_KP = np.ascontiguousarray(values_PK.T[: len(counted.counts_KR)])
+        counts_KP = counted.sums(counted.counts_KR, len(values_PK))
+        return self._target_sums(counted, shares_M, values_KP).T, counts_KP.T
+
+    def _target_sums(self, counted: Outcomes, shares_M: Floats, values_KP: Floats) -> Floats:
+        means = np.array([self._mean(shares_M, values_P) for values_P in values_KP])
+        later_KR = np.where(counted.next_R >= 0, means[:, counted.next_R], 0.0)
+        targets_KR = counted.counts_KR * (counted.rewards_KR + later_KR)
+        return counted.sums(targets_KR, values_KP.shape[1])
 
     def values(self, counted: Outcomes, shares_M: Floats, model_PK: Floats) -> Floats:
         """Values [P, K] of the pairs: those of the model, replaced by what followed as it recurs.
 
         They are the fixed point of the targets' means with `_PRIOR` turns of the model's value.
         """
-        values_PK, seats = model_PK.copy(), counted.counts_RK.shape[1]
-        for _ in range(_SWEEPS if seats else 0):
-            sums_PK, counts_PK = self.targets(counted, shares_M, values_PK)
-            new_PK = (sums_PK + _PRIOR * model_PK[:, :seats]) / (counts_PK + _PRIOR)
-            moved = np.abs(new_PK - values_PK[:, :seats]).max()
-            values_PK[:, :seats] = new_PK
+        values_PK, seats = model_PK.copy(), len(counted.counts_KR)
+        if not seats:
+            return values_PK
+        values_KP = model_KP = np.ascontiguousarray(model_PK.T[:seats])
+        counts_KP = counted.sums(counted.counts_KR, len(model_PK))
+        for _ in range(_SWEEPS):
+            sums_KP = self._target_sums(counted, shares_M, values_KP)
+            new_KP = (sums_KP + _PRIOR * model_KP) / (counts_KP + _PRIOR)
+            moved = np.abs(new_KP - values_KP).max()
+            values_KP = new_KP
             if moved < 1e-6:
                 break
+        values_PK[:, :seats] = values_KP.T
         return values_PK
 
     def visits(self, counted: Outcomes, shares_M: Floats, begin_G: Ints) -> Floats:
@@ -214,7 +232,7 @@ class Experience:
         envs_G = self.envs_P[begin_G]
         for env, games in begun.items():
             front[self.envs_P == env] *= np.count_nonzero(envs_G == env) / max(games, _NONE)
-        counts_R, pairs = counted.counts_RK.max(1, initial=0.0), len(self.pairs.found)
+        counts_R, pairs = counted.counts_KR.max(0, initial=0.0), len(self.pairs.found)
         sums_P = np.bincount(counted.pairs_R, counts_R, pairs)  # 0 once the decay underflows
         shares_R = counts_R / np.maximum(sums_P, _NONE)[counted.pairs_R]
         goes_on = counted.next_R >= 0
@@ -289,7 +307,6 @@ class Experience:
         return found
 
 
-def _sums(rows: Ints, values: Floats, size: int) -> Floats:
-    """Sums [size, K] of the values [R, K] by their rows [R]."""
-    columns: list[Any] = [np.bincount(rows, column, minlength=size) for column in values.T]
-    return np.stack(columns, axis=1) if columns else np.zeros((size, 0))
+def _decayed(counts: Mapping[Key, float], decay: float) -> dict[Key, float]:
+    """Lower the counts, and forget those without influence."""
+    return {key: count * decay for key, count in counts.items() if count * decay > _LEAST_COUNT}

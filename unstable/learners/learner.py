@@ -201,7 +201,8 @@ class PolicyLearner:
         self.micro_batches.ranks.sum_([total, *self.optimizer.own_gradients(), *columns.values()])
         learning_rate = self.optimizer.learning_rate
         stepped = self.optimizer.step(total)
-        return StepReport(chosen_C, *stepped, learning_rate, columns)
+        counts_C = batch.examples.counts_S[chosen_C]
+        return StepReport(chosen_C, counts_C, *stepped, learning_rate, columns)
 
     def _accumulate(self, batch: PreparedBatch, chosen_C: Ints) -> tuple[Columns, Tensor]:
         """Accumulate this rank's gradients of a step; returns its columns and share of the loss."""
@@ -221,7 +222,7 @@ class PolicyLearner:
         aims = batch.aims_at(each.rows_N)
         scores = self.policy(each.inputs, entropy=batch.entropy, aims=aims)
         tokens = batch.tokens(each, scores)
-        entropies_N = scores.entropies_N
+        logprobs_N, entropies_N = scores.logprobs_N.detach(), scores.entropies_N
         critic = self.critic if isinstance(self.critic, Critic) else None
         states_SD = None if critic is None else scores.states_SD.detach()
         del scores, aims  # frees their hidden states
@@ -237,7 +238,7 @@ class PolicyLearner:
             value += critic.backward(
                 samples, targets_S, states_SD, weight=weight, num_turns=num_turns
             )
-        figures = {LOGPROBS: tokens.logprobs_N, RATIOS: loss.ratios_N, ENTROPIES: entropies_N}
+        figures = {LOGPROBS: logprobs_N, RATIOS: loss.ratios_N, ENTROPIES: entropies_N}
         figures |= {**loss.means, **loss.turn_means}
         columns.put(each.places_N, figures, each.counts)
         columns.of_turns |= loss.turn_means.keys()

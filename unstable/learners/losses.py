@@ -4,6 +4,8 @@ Each divides by a normalizer of the whole optimizer step, so that the losses of 
 to the loss of the step, however it is split.
 """
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -130,18 +132,25 @@ def kl_penalties(logprobs_N: Tensor, reference_logprobs_N: Tensor) -> Tensor:
 
 
 def proximal_loss(
-    logprobs_N: Tensor, old_logprobs_N: Tensor, turns_N: Tensor, *, normalizer: float | Tensor
+    logprobs_N: Tensor,
+    old_logprobs_N: Tensor,
+    turns_N: Tensor,
+    *,
+    cap: float,
+    normalizer: float | Tensor,
 ) -> Tensor:
     """KL(now || old) over answers weighted by the old policy: ratio * log(ratio) - ratio + 1.
 
     Ratios are of whole turns; their tokens share a turn's term. It holds a step near the old policy
     where a clip only ends the gradient, as the Bregman divergence of mirror descent does:
-    https://arxiv.org/abs/2005.09814.
+    https://arxiv.org/abs/2005.09814. The gradient is min(ratio, cap) * log(ratio) * grad log prob:
+    without a bound, one sampled answer of probability 1e-7 can outweigh all others of a step.
     """
     differences_N = logprobs_N - old_logprobs_N
     sums_N = sequence_sums(differences_N, turns_N).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     lengths_N = sequence_sums(torch.ones_like(sums_N), turns_N)
-    terms_N = sums_N.exp() * (sums_N - 1) + 1
+    below_N = sums_N.clamp(max=math.log(cap))
+    terms_N = below_N.exp() * (below_N - 1) + 1 + cap * (sums_N**2 - below_N**2) / 2
     return (terms_N / lengths_N / normalizer).sum()
 
 

@@ -25,6 +25,7 @@ class StepReport:
     """One optimizer step, token by token so that means are over tokens, never over means."""
 
     chosen_C: Ints  # batch indices of the samples in the columns, in order
+    counts_C: Floats  # number of turns that each counts as
     loss: float
     grad_norm: float  # before clipping
     refusal: str | None  # reason for skipping the step; None: it was made
@@ -130,8 +131,24 @@ def step_metrics(reports: Sequence[StepReport]) -> Metrics:
             "learn/grad_norm": np.mean(norms) if norms else math.nan,
             "learn/learning_rate": reports[-1].learning_rate,
             "learn/ratio_max": max(float(report.columns[RATIOS].max()) for report in reports),
-            **{_metric(name): _joined(reports, name).mean() for name in means},
+            **{_metric(name): _mean(reports, name) for name in means},
         }
+    )
+
+
+def _mean(reports: Sequence[StepReport], name: str) -> float:
+    return float(np.average(_joined(reports, name).numpy(), weights=_counts(reports, name)))
+
+
+def _counts(reports: Sequence[StepReport], name: str) -> Floats:
+    """Return the number of turns that each figure of a column counts as."""
+    return np.concatenate(
+        [
+            each.counts_C
+            if name in each.columns.of_turns
+            else np.repeat(each.counts_C, each.columns.layout.sizes)
+            for each in reports
+        ]
     )
 
 
@@ -144,7 +161,8 @@ def old_kl(batch: PreparedBatch, report: StepReport) -> float:
     first_N = old_N if own_N is None else own_N
     assert first_N is not None
     first_C = first_N[batch.layout.rows(report.chosen_C)]
-    return float(kl_estimates(report.columns[LOGPROBS], first_C).sum()) / len(report.chosen_C)
+    kl_N = kl_estimates(report.columns[LOGPROBS], first_C).cpu().numpy()
+    return float(kl_N @ _counts([report], LOGPROBS) / report.counts_C.sum())
 
 
 def is_far(batch: PreparedBatch, report: StepReport, limit: float | None) -> bool:
@@ -186,6 +204,7 @@ def role_metrics(examples: Examples, reports: Sequence[StepReport]) -> Metrics:
             _joined(reports, name),
             roles_S[chosen_P] if name in reports[0].columns.of_turns else roles_N,
             suffixes,
+            _counts(reports, name),
         ).items()
     }
     if examples.behavior is None:
@@ -211,11 +230,16 @@ def role_metrics(examples: Examples, reports: Sequence[StepReport]) -> Metrics:
 
 
 def _means_by(
-    name: str, values_N: torch.Tensor, keys_N: Ints, suffixes: Sequence[str]
+    name: str,
+    values_N: torch.Tensor,
+    keys_N: Ints,
+    suffixes: Sequence[str],
+    counts_N: Floats | None = None,
 ) -> dict[str, float]:
     """Means of the values with each key that there is, under the name with the key's suffix."""
-    counts = np.bincount(keys_N, minlength=len(suffixes))
-    sums = np.bincount(keys_N, weights=values_N.numpy(), minlength=len(suffixes))
+    values = values_N.numpy() if counts_N is None else values_N.numpy() * counts_N
+    counts = np.bincount(keys_N, counts_N, minlength=len(suffixes))
+    sums = np.bincount(keys_N, weights=values, minlength=len(suffixes))
     return {name + suffixes[key]: sums[key] / counts[key] for key in np.flatnonzero(counts)}
 
 

@@ -125,6 +125,7 @@ class Pairwise(Preferences):
             sequences_S=np.repeat(np.arange(len(pairs)), 2),
             advantages_S=np.tile([1.0, -1.0], len(pairs)),
             weights_S=self.weights(batch)[indices],
+            counts_S=np.ones(len(indices)),
             chosen=np.arange(len(indices)),
             behavior=[behavior[index] for index in indices],
         )

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unstable.config import LearnerConfig
+from unstable.config import ClippedConfig, LearnerConfig
 from unstable.learners.action_critic import ActionCritic
 from unstable.learners.advantages import spread_weights
 from unstable.learners.algorithm import Algorithm, Tokens
@@ -129,8 +129,11 @@ class Passes:
         self.samples = batch.samples(chosen_C)
         sequences_C = batch.examples.sequences_S[chosen_C]
         _, self._sequences_C = np.unique(sequences_C, return_inverse=True)
-        self._normalizers_C = token_normalizers(
-            np.array(layout.sizes), self._sequences_C, batch.algorithm.aggregation, max_tokens
+        self._normalizers_C = (
+            token_normalizers(
+                np.array(layout.sizes), self._sequences_C, batch.algorithm.aggregation, max_tokens
+            )
+            / batch.examples.counts_S[chosen_C]
         )
 
     @property
@@ -208,6 +211,8 @@ class Preparation:
         old, reading = self._scored(examples, algorithm, wanted, old, reading)
         layout = Layout([sample.num_scored for sample in samples], self._scorer.device)
         weights_S, targets_S = examples.weights_S, estimate.targets_S
+        if len(wanted):
+            examples = _counted(examples, np.array(layout.sizes), wanted)
         reference_N, aims = self._others.columns(samples, wanted, reading, layout)
         return PreparedBatch(
             examples=examples,
@@ -237,8 +242,10 @@ class Preparation:
             return Estimate(algorithm.advantages(flat, rewards_S))
         if isinstance(self._critic, Critic):
             return self._critic.estimate(flat, rewards_S, self._scorer)
-        weights_S = algorithm.weights(flat)
-        return self._critic.estimate(flat, rewards_S, weights_S, self._scorer, learns=learns)
+        config, weights_S, scorer = algorithm.config, algorithm.weights(flat), self._scorer
+        weighs = isinstance(config, ClippedConfig) and config.importance != "none"
+        cap = config.importance_cap if weighs else None
+        return self._critic.estimate(flat, rewards_S, weights_S, scorer, cap=cap, learns=learns)
 
     def _scored(
         self,
@@ -305,14 +312,27 @@ def minibatch_atoms(examples: Examples, algorithm: Algorithm) -> list[Ints]:
     _, firsts = np.unique(keys[order], return_index=True)
     atoms = np.split(indices[order], firsts[1:]) if len(indices) else []
     share = algorithm.config.top_advantage_fraction
-    return atoms if share == 1 else top_advantage_atoms(atoms, advantages_S, share)
+    if share == 1:
+        return atoms
+    return top_advantage_atoms(atoms, advantages_S, examples.counts_S, share)
 
 
-def top_advantage_atoms(atoms: Sequence[Ints], advantages_S: Floats, share: float) -> list[Ints]:
+def _counted(examples: Examples, lengths_S: Ints, wanted: Ints) -> Examples:
+    """Scale the counts to a mean of 1 over the wanted examples' tokens."""
+    lengths, counts_S = lengths_S[wanted], examples.counts_S
+    mean = (counts_S[wanted] * lengths).sum() / lengths.sum()
+    return replace(examples, counts_S=counts_S / mean)
+
+
+def top_advantage_atoms(
+    atoms: Sequence[Ints], advantages_S: Floats, counts_S: Floats, share: float
+) -> list[Ints]:
     """Keep the `share` of the atoms, rounded up, with the largest mean |advantage|, in their order.
 
     Among equal ones the first are kept.
     """
-    sizes = np.array([np.abs(advantages_S[atom]).mean() for atom in atoms])
+    sizes = np.array(
+        [np.average(np.abs(advantages_S[atom]), weights=counts_S[atom]) for atom in atoms]
+    )
     kept = np.argsort(-sizes, kind="stable")[: math.ceil(share * len(atoms))]
     return [atoms[index] for index in sorted(kept)]

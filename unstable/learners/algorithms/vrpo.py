@@ -33,6 +33,7 @@ class VRPO(Surrogate):
             tokens.logprobs_N,
             tokens.old_logprobs_N,
             tokens.turns_N,
+            cap=max(1.0, self.config.importance_cap),
             normalizer=tokens.normalizers_N,
         )
         return replace(plain, value=plain.value + self.config.proximal * divergence)

@@ -209,6 +209,8 @@ class Scored(NamedTuple):
 
 def _scored_runs(sample: TokenSample) -> list[tuple[int, int]]:
     """Yield offset in the answer and number of tokens of each scored segment."""
+    if len(sample.segments) == 1 and sample.segments[0].scored:
+        return [(0, len(sample.segments[0].token_ids))]
     sizes = [len(segment.token_ids) for segment in sample.segments]
     starts = accumulate(sizes, initial=0)
     return [
