@@ -1,11 +1,11 @@
 """Thoughts in play: a real model's are ended at their budget, exactly, and stay the seat's own."""
 
 import asyncio
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from tests.helpers.builders import asking
 from tests.helpers.models import tiny_model, tiny_tokenizer

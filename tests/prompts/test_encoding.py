@@ -4,6 +4,7 @@ import json
 import random
 from collections.abc import Sequence
 from functools import cache
+from itertools import product
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -190,9 +191,10 @@ GAMES = ("TicTacToe-v0", "Nim-v0", "ConnectFour-v0", "unstable.games.catalog.kuh
 
 @every_row("style", *STYLES)
 def test_real_games_have_the_templates_ids(style):
-    """With the tokenizer of the shipped start, each turn of a random game of each kind."""
-    tokenizer = tokenizer_of(SMOLLM2)
-    for env in GAMES:
+    """With the tokenizers of shipped models, each turn of a random game of each kind."""
+    shipped = [ModelConfig(), *([ModelConfig(name="tiny")] if style == "compact" else [])]
+    for model, env in product(shipped, GAMES):
+        tokenizer = load_tokenizer(model)
         config, chance = GameConfig(env=env, prompt=style), random.Random(5)
         game = Game(config, 5)
         prompts = PromptBuilder(tokenizer, prompt_style(config), {}, 8192)

@@ -1,7 +1,6 @@
 """One game: its players, and its course from the first observation to the outcome."""
 
 import asyncio
-import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -284,7 +283,7 @@ async def _take_turn(
     """Query the player of the seat to move, unless its answer is given, and step the env."""
     observation, asked = game.observe(), perf_counter()
     seat, index = observation.seat, len(turns)
-    observation = dataclasses.replace(observation, answers=_own_answers(spec, seat, turns))
+    observation = replace(observation, answers=_own_answers(spec, seat, turns))
     answer = given or await players[seat].act(
         observation, game, turn_seed(run_seed, spec, seat, index)
     )

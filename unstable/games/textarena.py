@@ -6,6 +6,7 @@ what it needs, once. In this package, only this file and the catalog read an env
 
 import re
 from collections import deque
+from functools import lru_cache
 from typing import Any
 
 import textarena
@@ -234,7 +235,7 @@ class _SeatView:
         for sender, message, kind in messages:
             if not isinstance(message, str):  # some envs use another order: (seat, action, kind)
                 continue
-            text, cut = shorten(_trimmed(message))
+            text, cut = _cleaned(message)
             self.cut_characters += cut
             if not text:
                 continue
@@ -292,10 +293,11 @@ class _SeatView:
         return "You" if sender in (self._number, GAME_ID) else f"Player {sender}"
 
 
-def _trimmed(message: str) -> str:
-    """Return the message without leading empty lines and trailing white space."""
+@lru_cache(maxsize=16)  # all seats get the same messages
+def _cleaned(message: str) -> tuple[str, int]:
+    """Shorten the message without leading empty lines and trailing white space."""
     text = message.rstrip()
-    return _LEADING_LINES.sub("", text) if text[:1].isspace() else text
+    return shorten(_LEADING_LINES.sub("", text) if text[:1].isspace() else text)
 
 
 def _split_board(text: str, form: str) -> tuple[str, str]:

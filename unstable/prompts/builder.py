@@ -2,9 +2,11 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
+
+from msgspec import structs
 
 from unstable.config import ConfigError, ThoughtsConfig
 from unstable.prompts.chat import ChatTemplate, Message
@@ -22,8 +24,7 @@ _NOTHING_NEW: dict[str, Any] = {"events": [], "board": "", "notice": "", "positi
 _EARLIER = "Your earlier thoughts, oldest first:"
 
 
-@dataclass(frozen=True, slots=True)
-class Prompt:
+class Prompt(NamedTuple):
     """The ids of a turn's prompt, and its user text without earlier thoughts."""
 
     ids: list[int]  # shared by equal prompts: do not modify
@@ -59,6 +60,7 @@ class PromptBuilder:
         self._read_short = lru_cache(maxsize=4096)(self._read)
         self._size = lru_cache(maxsize=4096)(self._count)
         self._move_ids = lru_cache(maxsize=4096)(self._encode_move)
+        self._state_ids = lru_cache(maxsize=4096)(self._encode_state)
         self._kept: dict[str, list[int]] = {}  # token ids of prompts by user text
         self._room = _KEPT_IDS
         self._thoughts = thoughts or ThoughtsConfig()
@@ -82,6 +84,8 @@ class PromptBuilder:
                 )
             return Prompt(ids, self.style.render(observation), 0)
         rules, text = observation.rules, self.style.render(observation)
+        if observation.brief:  # the compact style
+            rules = f"{observation.brief}\n"  # one token in a vocabulary of whole texts
         thoughts, lost = self._earlier(observation) if self._thoughts.keep else ("", 0)
         whole = self.style.render(observation, thoughts) if thoughts else text
         if (kept_ids := self._kept.get(whole)) is not None:
@@ -92,14 +96,16 @@ class PromptBuilder:
             return Prompt(ids, text, lost)
 
         def ids_without(count: int) -> list[int]:
-            shorter = replace(observation, events=observation.events[count:])
+            shorter = structs.replace(observation, events=observation.events[count:])
             return self._turn_ids(rules, self.style.render(shorter, thoughts))
 
         def fits(count: int) -> bool:
             return len(ids_without(count)) <= self._max_prompt_tokens
 
         # Ids common to all prompts of the game, so that all of them are cut in equal steps.
-        fixed = self._turn_ids(rules, self.style.render(replace(observation, **_NOTHING_NEW)))
+        fixed = self._turn_ids(
+            rules, self.style.render(structs.replace(observation, **_NOTHING_NEW))
+        )
         sizes = [self._size(event) for event in observation.events]
         count = left_out(sizes, self._max_prompt_tokens - len(fixed), fits)
         kept = ids_without(count)
@@ -108,7 +114,7 @@ class PromptBuilder:
                 f"sampling.max_prompt_tokens = {self._max_prompt_tokens}: the prompt has "
                 f"{len(kept)} tokens without any events; raise it"
             )
-        text = self.style.render(replace(observation, events=observation.events[count:]))
+        text = self.style.render(structs.replace(observation, events=observation.events[count:]))
         return Prompt(kept, text, lost + len(ids) - len(kept))
 
     def _earlier(self, observation: Observation) -> tuple[str, int]:
@@ -152,7 +158,10 @@ class PromptBuilder:
         return self.encode_answer(write_answer(self, action))
 
     def encode_state(self, text: str) -> list[int]:
-        """Return the ids of a position's whole state, which no prompt contains."""
+        """Return the ids of a position's whole state, in no prompt; do not modify the list."""
+        return self._state_ids(text)
+
+    def _encode_state(self, text: str) -> list[int]:
         return self._encoder.encode([text])
 
     def encode_ending(self) -> list[int]:

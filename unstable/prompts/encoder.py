@@ -39,6 +39,7 @@ class TextEncoder:
         names = sorted(self._control_ids, key=len, reverse=True)
         self._control = re.compile("|".join(map(re.escape, names)) or r"(?!)")
         self._longest = max(map(len, names), default=0)
+        self._firsts, self._lasts = {name[0] for name in names}, {name[-1] for name in names}
         self._heads = {name[:end] for name in names for end in range(1, len(name))}
         self._tails = {name[start:] for name in names for start in range(1, len(name))}
 
@@ -94,9 +95,11 @@ class TextEncoder:
 
     def _may_join(self, text: str) -> bool:
         """Return whether a control token could span an end of the text, or contain the text."""
-        ends = range(1, min(self._longest, len(text) + 1))
-        if any(text[-end:] in self._heads or text[:end] in self._tails for end in ends):
-            return True
+        first, last = text[: self._longest], text[-self._longest :]
+        if not (self._firsts.isdisjoint(last) and self._lasts.isdisjoint(first)):
+            ends = range(1, min(self._longest, len(text) + 1))
+            if any(text[-end:] in self._heads or text[:end] in self._tails for end in ends):
+                return True
         return len(text) < self._longest and any(text in name for name in self._control_ids)
 
     def _has_more(self, ids: Sequence[int], rendered: str) -> bool:

@@ -82,8 +82,7 @@ class GameSpec(Plain, frozen=True, forbid_unknown_fields=False):
         return [side for side in self.sides if any(self.seats[seat].trained for seat in side)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observation:
+class Observation(Struct, frozen=True, kw_only=True):
     """View of the seat to move; the rules come first and never change, so that games share them.
 
     Observation(seat=1, rules="You are X ...", events=["Player 0 ..."], board="...", notice="")

@@ -1,6 +1,7 @@
 """TicTacToe and WildTicTacToe, played perfectly by exhaustive search."""
 
 from functools import cache, partial
+from itertools import chain
 from random import Random
 from typing import Any, NamedTuple
 
@@ -100,7 +101,7 @@ def _value(board: Board, wild: bool) -> int:
 
 
 def _board(env: Any) -> Board:
-    return tuple(cell for row in env.state.game_state["board"] for cell in row)
+    return tuple(chain.from_iterable(env.state.game_state["board"]))
 
 
 def _marks(board: Board, wild: bool) -> str:
@@ -141,7 +142,9 @@ def position(env: Any) -> str:
     """
     mine = "X" if env.state.current_player_id == 1 else "O"
     shown = {mine: "X", _OTHER[mine]: "O"}
-    return "".join(shown.get(cell, str(index)) for index, cell in enumerate(_board(env)))
+    return "".join(
+        [shown.get(mark, cell) for mark, cell in zip(_board(env), "012345678", strict=True)]
+    )
 
 
 def _random_board(rng: Random) -> list[str]:
