@@ -10,10 +10,10 @@ import pytest
 from tests.helpers.collector import specs
 from tests.helpers.driven import GAME, Door, all_of, driven_actor, kuhn_specs, one_game
 from tests.helpers.programs import KUHN, own_kuhn
-from unstable.commands.prepare import check_free
 from unstable.config import ConfigError
 from unstable.drivers import driving
 from unstable.engines.base import SamplingRequest
+from unstable.serving.server import bound
 from unstable.serving.tables import HostedGame, HostedGames, _PendingRequest
 from unstable.types import GameFailure, GameResult
 
@@ -92,7 +92,7 @@ async def test_actors_share_the_listen_port(tmp_path):
         played = await asyncio.gather(all_of(one, kuhn_specs(5)), all_of(other, kuhn_specs(5)))
         assert all(isinstance(result, GameResult) for results in played for result in results)
         with pytest.raises(ConfigError, match=rf"listen.port = {port}: cannot listen on"):
-            check_free("127.0.0.1", port)
+            bound("127.0.0.1", port, "listen.port")
         program.cancel()
 
 
@@ -268,7 +268,7 @@ async def test_killed_driver_fails_its_games_and_restarts(tmp_path):
     async with driven_actor(tmp_path, games=games) as actor:
         playing = asyncio.create_task(all_of(actor, kuhn_specs(8)))
         (driver,) = actor.collector.driving.drivers
-        while not any(table.asking for table in actor.collector.driving.tables.all):
+        while not any(table.asking for table in actor.collector.driving.tables._open.values()):
             await asyncio.sleep(0.02)
         first = driver._process
         first.kill()
@@ -364,7 +364,7 @@ async def test_slow_client_does_not_block_others(tmp_path):
         writer.write(b"Content-Length: 1000\r\n\r\n{")
         await writer.drain()
         program = asyncio.create_task(driving(own_kuhn, door.url, token=door.token, at_once=3))
-        while len(door.tables.all) > 1:
+        while len(door.tables._open) > 1:
             await asyncio.sleep(0.05)
         assert not playing.done(), "only the slow client's game is left"
         await door.post(slow["result_url"], slow["result_key"], {"error": "too slow"})

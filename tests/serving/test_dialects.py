@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
+import openai
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -250,14 +251,32 @@ async def test_errors_have_each_apis_form(served: tuple[Endpoint, Says]) -> None
     assert (await asked(endpoint, stream=True))["error"]["type"] == "api_error"
 
 
+async def test_prompts_are_counted_as_answers_count_them() -> None:
+    """By both APIs' clients, and from a game's seat."""
+    said: list[Any] = [{"role": "user", "content": "2 + 2?"}]
+    async with endpoint(LONGER) as served:
+        async with openai.AsyncOpenAI(base_url=f"{served.server.url}/v1", api_key="any") as client:
+            count = await client.responses.input_tokens.count(model="main@0", input=said)
+            reply = await client.responses.create(model="main@0", input=said, max_output_tokens=2)
+        body = {"model": "main@0", "messages": said}
+        found = await posted(served, "/v1/messages/count_tokens", body)
+        assert found.json() == {"input_tokens": count.input_tokens}
+        assert reply.usage is not None and count.input_tokens == reply.usage.input_tokens > 0
+        refused = await posted(served, "/v1/messages/count_tokens", body | {"model": "gone"})
+        assert refused.json()["error"]["type"] == "not_found_error"
+
+
 async def test_official_client_reads_messages() -> None:
     anthropic = pytest.importorskip("anthropic", reason="pip install anthropic")
     async with endpoint(LONGER) as served:
         client = anthropic.AsyncAnthropic(base_url=served.server.url, api_key="any")
         asked = MESSAGES | {"messages": [{"role": "user", "content": "2 + 2?"}], "tools": []}
+        counted = {name: asked[name] for name in ("model", "messages", "system") if name in asked}
         async with client, client.messages.stream(**asked) as stream:
             text = "".join([part async for part in stream.text_stream])
             message = await stream.get_final_message()
+            count = await client.messages.count_tokens(**counted)
+        assert count.input_tokens == message.usage.input_tokens
         assert message.content[0].text == text and message.usage.output_tokens > 0
 
 
@@ -279,7 +298,7 @@ def _requests(game: Open, kind: str) -> tuple[str, dict[str, Any], dict[str, Any
 
 
 async def test_seats_of_games_record_equal_tokens_for_every_api(tmp_path: Any) -> None:
-    recorded = {}
+    recorded, counts = {}, list[dict[str, Any]]()
     for kind in ("chat", "responses", "anthropic"):
         most = "max_output_tokens" if kind == "responses" else "max_tokens"
         async with one_game(tmp_path / kind, sampling={"max_tokens": 200}) as game:
@@ -293,6 +312,8 @@ async def test_seats_of_games_record_equal_tokens_for_every_api(tmp_path: Any) -
                 text = reply["output"][0]["content"][0]["text"]
             if kind == "anthropic":
                 text = "".join(block["text"] for block in reply["content"])
+            if path := {"responses": "/input_tokens", "anthropic": "/count_tokens"}.get(kind):
+                counts.append((await game.door.post(f"{url}{path}", key, body | first)).json())
             told = json.loads(json.dumps(second).replace('"{}"', json.dumps(text)))
             await game.door.post(url, key, body | told)
             await game.end(payoffs=[0, 0])
@@ -302,3 +323,4 @@ async def test_seats_of_games_record_equal_tokens_for_every_api(tmp_path: Any) -
             assert [each.scored for each in sampled.segments] == [True, False, True]
             recorded[kind] = sampled.prompt_ids, sampled.token_ids, sampled.logprobs
     assert recorded["responses"] == recorded["chat"] == recorded["anthropic"]
+    assert [each["input_tokens"] for each in counts] == [len(recorded["chat"][0])] * 2

@@ -1,7 +1,6 @@
 """Preparation of a config to run on its machines: check, plan, resolve, in this order."""
 
 import os
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -264,19 +263,9 @@ def check_driven(config: RunConfig) -> None:
                 "set listen.port, such as to 8100, or name the driver (driver:module:Class)"
             )
     if listen.port:
-        check_free(listen.host, listen.port)
+        from unstable.serving.server import bound
 
-
-def check_free(host: str, port: int) -> None:
-    """Raise `ConfigError` if another process, such as another run, listens at the port."""
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as trial:
-        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            trial.bind((host, port))
-        except OSError as error:
-            raise ConfigError(
-                f"listen.port = {port}: cannot listen on {host} ({error}); choose another port"
-            ) from None
+        bound(listen.host, listen.port, "listen.port").close()
 
 
 def exact_games(config: RunConfig) -> list[str]:

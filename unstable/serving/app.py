@@ -70,13 +70,6 @@ def application(served: Served, prefix: str = "") -> Starlette:
     async def text(http: HttpRequest) -> Response:
         return await _answered(served, http, TextRequest)
 
-    def route(dialect: Dialect) -> Route:
-        async def asked(http: HttpRequest) -> Response:
-            http.state.dialect = dialect
-            return await _answered(served, http, ChatRequest, dialect)
-
-        return Route(f"{prefix}{dialect.path}", asked, methods=["POST"])
-
     async def health(http: HttpRequest) -> Response:
         return JSONResponse({"status": "ok"})
 
@@ -86,7 +79,7 @@ def application(served: Served, prefix: str = "") -> Starlette:
             Route(f"{prefix}/v1/models/{{name:path}}", model),
             Route(f"{prefix}/v1/chat/completions", chat, methods=["POST"]),
             Route(f"{prefix}/v1/completions", text, methods=["POST"]),
-            *map(route, dialects()),
+            *(route for each in dialects() for route in _routes(served, prefix, each)),
             Route("/health", health),
             *served.routes(),
         ],
@@ -94,6 +87,25 @@ def application(served: Served, prefix: str = "") -> Starlette:
             (ApiError, HTTPException, EngineDiedError, Exception), _refused
         ),
     )
+
+
+def _routes(served: Served, prefix: str, dialect: Dialect) -> list[Route]:
+    """Return the routes of a dialect's requests."""
+
+    async def asked(http: HttpRequest) -> Response:
+        http.state.dialect = dialect
+        return await _answered(served, http, ChatRequest, dialect)
+
+    async def counted(http: HttpRequest) -> Response:
+        http.state.dialect = dialect
+        seat = served.seat(http.path_params, token_of(http))
+        given = {**dialect.count_lacks, **json_object(await body_of(http))}
+        return JSONResponse(dialect.counted(await seat.count(translated(dialect, given))))
+
+    return [
+        Route(f"{prefix}{dialect.path}", asked, methods=["POST"]),
+        Route(f"{prefix}{dialect.count_path}", counted, methods=["POST"]),
+    ]
 
 
 def token_of(http: HTTPConnection) -> str | None:

@@ -20,6 +20,10 @@ class Dialect(Protocol):
 
     path: str
     """Path of the requests after the seat's own, such as `/v1/messages`."""
+    count_path: str
+    """Path of the requests that only count a prompt's tokens."""
+    count_lacks: Mapping[str, Any]
+    """Fields that such requests lack, with any valid value."""
     names: Mapping[str, str]
     """Names of its fields by those of chat completions, for errors."""
 
@@ -39,6 +43,9 @@ class Dialect(Protocol):
 
         A piece with `error` is the last one.
         """
+
+    def counted(self, tokens: int) -> dict[str, Any]:
+        """Return the answer to a request that counts a prompt's tokens."""
 
     def error(self, error: ApiError) -> dict[str, Any]:
         """Return an error as the body of a response."""

@@ -76,7 +76,7 @@ class Forms:
         try:
             if request.form is not None:
                 grammar = LLMatcher.grammar_from_json_schema(
-                    _text({**request.form, "x-guidance": _COMPACT})
+                    json.dumps({**request.form, "x-guidance": _COMPACT})
                 )
             else:
                 grammar = LLMatcher.grammar_from_lark(_calls(request.forced))
@@ -119,8 +119,4 @@ def _calls(tools: Sequence[Mapping[str, Any]]) -> str:
         for tool in tools
     ]
     schema = {"anyOf": calls, "x-guidance": _COMPACT}
-    return f'start: "<tool_call>\\n" call "\\n</tool_call>"\ncall: %json {_text(schema)}'
-
-
-def _text(schema: Any) -> str:
-    return json.dumps(schema)
+    return f'start: "<tool_call>\\n" call "\\n</tool_call>"\ncall: %json {json.dumps(schema)}'

@@ -97,21 +97,17 @@ class Watch:
             if self._growing.stopped:
                 self._stopped.set()
 
-    async def until_stopped(self, asked: Coroutine[Any, Any, Completion]) -> Completion | None:
-        """Return an engine's answer; cancels it and returns None once the answer has a stop."""
+    async def until_stopped(self, asked: Coroutine[Any, Any, Completion]) -> Completion:
+        """Return an engine's answer; cancels it and returns its part once it has a stop."""
         sampling = asyncio.ensure_future(asked)
         stopped = asyncio.ensure_future(self._stopped.wait())
         try:
             await asyncio.wait([sampling, stopped], return_when=asyncio.FIRST_COMPLETED)
-            return None if self._stopped.is_set() else sampling.result()
+            if not self._stopped.is_set():
+                return sampling.result()
+            return replace(self._heard, top_logprobs=self._likeliest or None)
         finally:
             await ended(sampling, stopped)
-
-    def cut(self, whole: Completion | None) -> Completion:
-        """Return the answer up to its stop."""
-        if whole is not None:
-            return whole
-        return replace(self._heard, top_logprobs=self._likeliest or None)
 
 
 async def ended(*tasks: "asyncio.Future[Any]") -> None:

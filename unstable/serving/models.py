@@ -162,6 +162,11 @@ class ModelsSeat:
             self._count(reply)
             return reply
 
+    async def count(self, request: ChatRequest) -> int:
+        self._check(request)
+        (ids,) = await self._prompts(request)
+        return len(ids)
+
     @contextlib.contextmanager
     def _counted(self) -> Iterator[None]:
         """Count a request by its outcome."""
@@ -284,7 +289,7 @@ class ModelsSeat:
                 return await self._engine.generate(asked)
             watch = Watch(self._decode, stops, asked.told)
             answer = self._engine.generate(structs.replace(asked, told=watch))
-            return watch.cut(await watch.until_stopped(answer))
+            return await watch.until_stopped(answer)
         except ValueError as error:
             raise ApiError(400, str(error)) from None
 

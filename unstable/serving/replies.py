@@ -72,6 +72,9 @@ class ServedSeat(Protocol):
     ) -> Reply:
         """Return the answer; raises `ApiError`. Calls `told`, one per choice, as tokens arrive."""
 
+    async def count(self, request: ChatRequest) -> int:
+        """Return the number of the prompt's tokens; raises `ApiError`."""
+
 
 def check_model(seat: ServedSeat, name: str) -> None:
     """Raise `ApiError` if a seat has no model of that name."""

@@ -129,6 +129,26 @@ class _QuietServer(uvicorn.Server):
         return contextlib.nullcontext()
 
 
+def bound(host: str, port: int, field: str, *, shared: bool = False) -> socket.socket:
+    """Return a socket bound to a port; raises `ConfigError`, which names `field`, if it is taken.
+
+    Several processes of one user may bind a `shared` port.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    found = socket.socket(family, socket.SOCK_STREAM)
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if shared:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    try:
+        found.bind((host, port))
+    except (OSError, OverflowError) as error:
+        found.close()
+        raise ConfigError(
+            f"{field} = {port}: cannot listen on {host} ({error}); choose another port"
+        ) from None
+    return found
+
+
 class Server:
     """A server of an application at a host and port until `close`; port 0 selects a free one."""
 
@@ -148,18 +168,7 @@ class Server:
         `application` may be replaced until `start`; `websockets` need the package of that name.
         """
         self.application, self._websockets = application, websockets
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._socket = socket.socket(family, socket.SOCK_STREAM)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if shared:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        try:
-            self._socket.bind((host, port))
-        except (OSError, OverflowError) as error:
-            self._socket.close()
-            raise ConfigError(
-                f"{field} = {port}: cannot listen on {host} ({error}); choose another port"
-            ) from None
+        self._socket = bound(host, port, field, shared=shared)
         self._socket.listen(_BACKLOG)
         self.host, self.port = host, int(self._socket.getsockname()[1])
         self._server: _QuietServer | None = None

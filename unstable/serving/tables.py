@@ -96,6 +96,9 @@ class _Counted:
             table.asking -= 1
             table.asked_s = time.monotonic()
 
+    async def count(self, request: Any) -> int:
+        return await self._seat.count(request)
+
 
 class HostedGames:
     """All games at one port that wait for a program or are in play."""
@@ -138,11 +141,6 @@ class HostedGames:
             self._over.append(table.id)
         if not table.taken.is_set() and table in self._waiting:
             self._waiting.remove(table)
-
-    @property
-    def all(self) -> list[HostedGame]:
-        """Games that wait, and games in play."""
-        return list(self._open.values())
 
     def of(self, driver: str) -> list[HostedGame]:
         """Return the unfinished games of one of the run's own drivers."""

@@ -146,6 +146,14 @@ class DrivenSeat:
         prompt_ids = [] if sampled is None else _before_last(sampled.prompt_ids, sampled.segments)
         return Reply(model=request.model, prompts=[prompt_ids], choices=[choice])
 
+    async def count(self, request: ChatRequest) -> int:
+        if not isinstance(self._player, ModelPlayer):
+            raise ApiError(404, "the seat's player counts no tokens")
+        try:
+            return len(self._player.prompt_ids(self._observation(request)))
+        except ValueError as error:  # a chat that is too long
+            raise ApiError(400, str(error), param="messages") from None
+
     def _failed(self, error: BaseException) -> NoReturn:
         """Re-raise errors that the program can fix; any other error ends the game.
 

@@ -33,7 +33,8 @@ _ERRORS = {
 class Messages:
     """Translator of `/v1/messages`."""
 
-    path = "/v1/messages"
+    path, count_path = "/v1/messages", "/v1/messages/count_tokens"
+    count_lacks = {"max_tokens": 1}
     names = {"stop": "stop_sequences"}
 
     def chat(self, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -97,6 +98,9 @@ class Messages:
                     yield _delta(place, {"type": "input_json_delta", "partial_json": part})
                     yield {"type": "content_block_stop", "index": place}
         yield {"type": "message_stop"}
+
+    def counted(self, tokens: int) -> dict[str, Any]:
+        return {"input_tokens": tokens}
 
     def error(self, error: ApiError) -> dict[str, Any]:
         usual = "invalid_request_error" if error.status < 500 else "api_error"

@@ -30,7 +30,8 @@ _LOGPROBS = "message.output_text.logprobs"
 class Responses:
     """Translator of `/v1/responses`."""
 
-    path = "/v1/responses"
+    path, count_path = "/v1/responses", "/v1/responses/input_tokens"
+    count_lacks = dict[str, Any]()
     names = {
         **{"messages": "input", "max_completion_tokens": "max_output_tokens"},
         "response_format": "text.format",
@@ -75,6 +76,9 @@ class Responses:
         async for name, each in _ResponseStream(given).events(pieces):
             yield {"type": name, "sequence_number": number, **each}
             number += 1
+
+    def counted(self, tokens: int) -> dict[str, Any]:
+        return {"object": "response.input_tokens", "input_tokens": tokens}
 
     def error(self, error: ApiError) -> dict[str, Any]:
         return error.body()
