@@ -432,8 +432,7 @@ def test_options_are_field_paths_with_yaml_values() -> None:
     for text, value in (texts | values).items():
         assert parse_options(["--x", text], {}) == {"x": value}
     for wrong in (["3"], ["--steps"]):
-        with pytest.raises(ConfigError):
-            parse_options(wrong, SHORT_FORMS)
+        line_of(parse_options, wrong, SHORT_FORMS)
     for first, second in (("--steps", "--steps"), ("--loop.steps", "--steps")):
         with pytest.raises(ConfigError, match=r"^--steps is given twice; give it once"):
             parse_options([first, "8", second, "2"], SHORT_FORMS)

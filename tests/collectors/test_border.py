@@ -13,6 +13,7 @@ import psutil
 import pytest
 from msgspec.structs import replace
 
+from tests.helpers import builders
 from tests.helpers.collector import Scripted
 from tests.helpers.models import tiny_tokenizer
 from tests.helpers.rows import every_row
@@ -51,15 +52,8 @@ def collector(engine: Any = None, endpoint: str = "http://nowhere", **game: Any)
 
 
 def spec(game_id: int, *players: str, env: str = "unruly", **changes: Any) -> GameSpec:
-    seats = tuple(
-        SeatSpec(
-            player=PlayerId.parse(player),
-            temperature=1.0,
-            group_id=0 if player.startswith("main@") else None,
-        )
-        for player in players
-    )
-    return GameSpec(game_id=game_id, purpose="train", env=env, seed=5, seats=seats, **changes)
+    made = builders.spec(players, game_id=game_id, env=env)
+    return replace(made, seed=5, **changes)
 
 
 async def played(playing: Collector, *specs: GameSpec) -> list[GameResult | GameFailure]:
@@ -258,21 +252,10 @@ async def test_env_without_legal_moves_gains_and_loses_trust(monkeypatch: Any) -
 
 def test_truncated_or_forfeited_game_earns_no_trust() -> None:
     games = Trust()
-    seats = spec(0, "counts", "counts")
-    for changes in ({"truncated": True}, {"forfeit": 0}):
+    played = builders.game(env="unruly")
+    for result in (replace(played, truncated=True), replace(played, forfeit=0)):
         for _ in range(50):
-            values = {"forfeit": None, "truncated": False} | changes
-            games.add(
-                GameResult(
-                    spec=seats,
-                    turns=[],
-                    payoffs=[0, 0],
-                    outcomes=[0, 0],
-                    reason="",
-                    seconds=1,
-                    **values,
-                )
-            )
+            games.add(result)
     assert "unruly" not in games
 
 

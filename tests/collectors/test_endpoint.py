@@ -15,7 +15,7 @@ from tests.helpers.builders import spec
 from tests.helpers.collector import Scripted
 from tests.helpers.endpoint import Reply, Server, ask, opponent, says
 from tests.helpers.loop import make_context
-from tests.helpers.mistakes import line_of
+from tests.helpers.mistakes import line_of, refused
 from tests.helpers.models import tiny_tokenizer
 from tests.helpers.rows import every_row
 from tests.helpers.tracking import lines
@@ -106,8 +106,7 @@ async def test_extra_parameters_are_sent(server: Server) -> None:
     assert body.keys() == {"model", "messages", "reasoning_effort", "max_completion_tokens"}
     assert (body["reasoning_effort"], body["max_completion_tokens"]) == ("low", 900)
     entry = {"kind": "openai", "model": "m", "extra": {"messages": []}}
-    with pytest.raises(ConfigError, match=r"extra\.messages: set by unstable; leave"):
-        parse({"opponents": {"fixed": [entry]}})
+    refused(r"extra\.messages: set by unstable; leave", parse, {"opponents": {"fixed": [entry]}})
 
 
 @pytest.mark.parametrize("wait", ["0.4", "DATE"])

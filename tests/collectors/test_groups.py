@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from tests.helpers.builders import game, packed
 from tests.helpers.collector import Scripted, collector, specs
 from tests.helpers.collector import played as results_of
-from tests.helpers.groups import branching
+from tests.helpers.groups import branching, drawn_groups
 from tests.helpers.loop import Begin, lines, make_context, played
 from tests.helpers.mistakes import refused
 from tests.helpers.rows import every_row
@@ -39,10 +39,8 @@ def config(by: str = "game", size: int = 4, **changes: Any) -> RunConfig:
 
 
 def test_group_members_share_seed_and_seats() -> None:
-    schedule = Schedule(config())
     kinds = set()
-    for _ in range(200):
-        group = schedule.draw_group(PlayerId.policy(2), [PlayerId.policy(0), PlayerId.policy(1)])
+    for group in drawn_groups(Schedule(config()), 200):
         first = group[0]
         assert [spec.member for spec in group] == [0, 1, 2, 3]
         assert [spec.game_id for spec in group] == list(range(first.game_id, first.game_id + 4))
@@ -56,11 +54,7 @@ def test_group_members_share_seed_and_seats() -> None:
 
 
 def test_groups_never_share_games_seeds_or_ids() -> None:
-    schedule = Schedule(config())
-    groups = [
-        schedule.draw_group(PlayerId.policy(2), [PlayerId.policy(0), PlayerId.policy(1)])
-        for _ in range(100)
-    ]
+    groups = drawn_groups(Schedule(config()), 100)
     assert len({group[0].seed for group in groups}) == 100
     assert [spec.game_id for group in groups for spec in group] == list(range(400))
     ids = [seat.group_id for group in groups for seat in group[0].seats if seat.trained]
@@ -68,11 +62,7 @@ def test_groups_never_share_games_seeds_or_ids() -> None:
 
 
 def test_branch_group_is_one_game_with_one_trained_seat() -> None:
-    schedule = Schedule(config("branch"))
-    groups = [
-        schedule.draw_group(PlayerId.policy(2), [PlayerId.policy(0), PlayerId.policy(1)])
-        for _ in range(100)
-    ]
+    groups = drawn_groups(Schedule(config("branch")), 100)
     assert all(len(group) == 1 and group[0].branches == 4 for group in groups)
     assert [group[0].game_id for group in groups] == list(range(0, 500, 5))
     mirrors = [g for (g,) in groups if {seat.player for seat in g.seats} == {PlayerId.policy(2)}]

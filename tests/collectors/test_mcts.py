@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.mistakes import refused
 from tests.helpers.rows import every_row
 from unstable.collectors.players import player_class
 from unstable.collectors.players.programs import RandomPlayer
@@ -65,8 +66,7 @@ async def test_game_of_chance_is_searched() -> None:
 )
 def test_other_games_are_refused(env: str) -> None:
     config = parse({"games": [{"env": env}], "opponents": {"fixed": [{"kind": "mcts"}]}})
-    with pytest.raises(ConfigError, match="MCTS plays only OpenSpiel's games of perfect inform"):
-        check_games(config)
+    refused("MCTS plays only OpenSpiel's games of perfect inform", check_games, config)
 
 
 def test_payoffs_before_the_end_are_refused() -> None:

@@ -12,16 +12,16 @@ from msgspec.structs import replace
 from tests.helpers.builders import game, packed, sampled, turn
 from tests.helpers.collector import Scripted, collector, specs
 from tests.helpers.collector import played as results_of
-from tests.helpers.groups import branching
+from tests.helpers.groups import branching, drawn_games, drawn_groups
 from tests.helpers.loop import Begin, lines, played
-from tests.helpers.mistakes import line_of
+from tests.helpers.mistakes import line_of, refused
 from tests.helpers.models import tiny_tokenizer
 from tests.helpers.records import game_record
 from tests.helpers.rows import every_row
 from tests.helpers.tracking import make_config, make_tracker, take_in
 from unstable.buffers.buffer import Buffer
 from unstable.commands.prepare import check
-from unstable.config import ConfigError, RewardConfig, RunConfig, parse
+from unstable.config import RewardConfig, RunConfig, parse
 from unstable.datasets.sources import recorded_examples
 from unstable.engines.base import SamplingRequest
 from unstable.league.evaluation import evaluation_games
@@ -77,11 +77,7 @@ def with_opening(made: list[GameSpec], opening: int, by: str, **changes: Any) ->
 
 
 def test_opening_shares_and_lengths_match_config() -> None:
-    schedule = Schedule(config(share=0.3, moves=[2, 4], by="random"))
-    drawn = [
-        schedule.draw_group(PlayerId.policy(2), [PlayerId.policy(0), PlayerId.policy(1)])[0]
-        for _ in range(6000)
-    ]
+    drawn = drawn_games(Schedule(config(share=0.3, moves=[2, 4], by="random")), 6000)
     opener = SeatSpec(player=RANDOM, temperature=1.0)
     assert {spec.opener for spec in drawn if spec.opening} == {opener}
     assert {spec.opener for spec in drawn if not spec.opening} == {None}
@@ -95,21 +91,15 @@ def test_opening_shares_and_lengths_match_config() -> None:
 @every_row("by, player", ("start", START), ("base", PlayerId("base")), ("random", RANDOM))
 def test_opener_uses_training_temperature(by: str, player: PlayerId) -> None:
     made = parse({"openings": {"share": 1, "by": by}, "sampling": {"temperature": 0.7}})
-    schedule = Schedule(made)
-    for _ in range(20):
-        (spec,) = schedule.draw_group(PlayerId.policy(5), [PlayerId.policy(3), PlayerId.policy(4)])
+    for spec in drawn_games(Schedule(made), 20):
         assert spec.opener == SeatSpec(player=player, temperature=0.7)
         assert 1 <= spec.opening <= 4
 
 
 def test_openings_are_seeded_and_change_no_other_draws() -> None:
-    with_them, again, without = Schedule(config()), Schedule(config()), Schedule(config(share=0))
-    for _ in range(200):
-        (spec,), (same,), (plain,) = (
-            made.draw_group(PlayerId.policy(2), [PlayerId.policy(0), PlayerId.policy(1)])
-            for made in (with_them, again, without)
-        )
-        assert spec == same
+    drawn = drawn_games(Schedule(config()), 200)
+    assert drawn == drawn_games(Schedule(config()), 200)
+    for spec, plain in zip(drawn, drawn_games(Schedule(config(share=0)), 200), strict=True):
         assert plain.opening == 0
         assert replace(spec, opening=0, opener=None) == plain
 
@@ -117,11 +107,7 @@ def test_openings_are_seeded_and_change_no_other_draws() -> None:
 @every_row("by", "game", "branch")
 def test_a_group_shares_its_opening(by: str) -> None:
     groups = {"size": 4, "by": by}
-    schedule = Schedule(parse({"openings": {"share": 0.5}, "groups": groups}))
-    drawn = [
-        schedule.draw_group(PlayerId.policy(2), [PlayerId.policy(0), PlayerId.policy(1)])
-        for _ in range(200)
-    ]
+    drawn = drawn_groups(Schedule(parse({"openings": {"share": 0.5}, "groups": groups})), 200)
     assert all(len({(spec.opening, spec.opener) for spec in group}) == 1 for group in drawn)
     assert {group[0].opening for group in drawn} == {0, 1, 2, 3, 4}
 
@@ -150,20 +136,15 @@ def test_unplayable_openings_are_rejected_before_loading_a_model() -> None:
     model = {"name": "/nowhere"}
     made = {"games": games, "model": model, "opponents": {"fixed": [], "draw": {"fixed": 0}}}
     made |= {"eval": {"every": 0}}
-    with pytest.raises(ConfigError) as error:
-        check(parse(made | {"openings": {"share": 0.5, "by": "random"}}))
-    assert str(error.value) == (
+    assert line_of(check, parse(made | {"openings": {"share": 0.5, "by": "random"}})) == (
         "openings.by = 'random' in Talk: the game does not list its legal moves; "
         "set games.1.legal_moves to module:function(env), or openings.by to start"
     )
-    with pytest.raises(ConfigError) as error:
-        check(parse(made | {"openings": {"share": 0.5}}))
-    assert str(error.value) == (
+    assert line_of(check, parse(made | {"openings": {"share": 0.5}})) == (
         "openings.moves = [1, 4]: games.1.max_turns = 4 leaves no turn after the opening; "
         "shorten openings.moves"
     )
-    with pytest.raises(ConfigError, match="/nowhere"):  # unchecked without a share
-        check(parse(made | {"openings": {"by": "random"}}))
+    refused("/nowhere", check, parse(made | {"openings": {"by": "random"}}))  # without a share
 
 
 # Playing

@@ -1,19 +1,16 @@
 """Players: what each is given, what it gives back, and that chance is the turn's seed alone."""
 
-import json
 import random
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from tests.helpers.endpoint import Reply, answer, says
 from tests.helpers.players import STOP, Recorder, model_player
 from unstable.collectors.play import play_game
 from unstable.collectors.players.base import Player
-from unstable.collectors.players.openai import OpenAIPlayer
 from unstable.collectors.players.programs import ExpertPlayer, RandomPlayer
 from unstable.collectors.players.python import PythonPlayer
-from unstable.config import GameConfig, InvalidMovesConfig, OpenAIOpponent
+from unstable.config import GameConfig, InvalidMovesConfig
 from unstable.games.game import Game
 from unstable.prompts import MAX_CHARACTERS, STYLES
 from unstable.types import GameSpec, PlayerId, SeatSpec
@@ -102,63 +99,21 @@ async def test_python_players():
         await PythonPlayer(f"{__name__}:numb").act(game.observe(), game, 0)
 
 
-@pytest.fixture
-def endpoint():
-    """A local OpenAI-compatible server; its first reply is an error, which is retried."""
-    requests: list[dict] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            requests.append({"path": self.path, "key": self.headers["Authorization"], **body})
-            said = "<think>[0]?</think>I play [4]." + body["model"][1:] * 10**6
-            message = {"role": "assistant", "content": said}
-            reply = {
-                "id": "1",
-                "object": "chat.completion",
-                "created": 0,
-                "model": body["model"],
-                "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
-            }
-            self.send_response(503 if len(requests) == 1 else 200)
-            self.send_header("Content-Type", "application/json")
-            self.end_headers()
-            self.wfile.write(json.dumps(reply).encode())
-
-        def log_message(self, *_): ...
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/v1", requests
-    server.shutdown()
-    thread.join()
-    server.server_close()
+async def test_long_reply_is_cut_and_counted(server):
+    server.replies = [says("I play [4]." + "[8]" * 10**6)]
+    said = await answer(server)
+    assert len(said.text) == MAX_CHARACTERS
+    assert said.cut_characters + MAX_CHARACTERS > 3 * 10**6
+    assert said.action == "[8]"
 
 
-async def test_long_reply_is_cut_and_counted(endpoint, monkeypatch):
-    url, _ = endpoint
-    monkeypatch.setenv("SOME_KEY", "any")
-    opponent = OpenAIOpponent(model="m[8]", base_url=url, api_key_env="SOME_KEY")
-    config = GameConfig(prompt="answer")
-    game = Game(config, 0)
-    answer = await OpenAIPlayer(opponent, config, 1.0).act(game.observe(), game, 0)
-    assert len(answer.text) == MAX_CHARACTERS
-    assert answer.cut_characters + MAX_CHARACTERS > 3 * 10**6
-    assert answer.action == "[8]"
-
-
-async def test_endpoint_receives_the_same_chat(endpoint, monkeypatch):
-    url, requests = endpoint
-    monkeypatch.setenv("SOME_KEY", "open sesame")
-    opponent = OpenAIOpponent(model="m", base_url=url, api_key_env="SOME_KEY", max_tokens=33)
-    config = GameConfig(prompt="answer")
-    game = Game(config, 0)
-    observation = game.observe()
-    answer = await OpenAIPlayer(opponent, config, 0.3).act(observation, game, 0)
-    assert (answer.action, answer.formatted, answer.sampled) == ("[4]", True, None)
-    request = requests[1]
-    assert requests[0] == request and len(requests) == 2
-    assert request["path"] == "/v1/chat/completions" and request["key"] == "Bearer open sesame"
+async def test_endpoint_receives_the_same_chat(server, monkeypatch):
+    monkeypatch.setenv("A_KEY", "open sesame")
+    server.replies = [Reply(503, {}), says("<think>[0]?</think>I play [4].")]
+    said = await answer(server, 0.3, max_tokens=33)
+    assert (said.action, said.formatted, said.sampled) == ("[4]", True, None)
+    assert server.heads == [("/v1/chat/completions", "Bearer open sesame")] * 2
+    request, again = server.bodies
+    assert request == again
     assert (request["model"], request["temperature"], request["max_tokens"]) == ("m", 0.3, 33)
-    assert request["messages"] == STYLES["answer"].messages(answer.observation)
+    assert request["messages"] == STYLES["answer"].messages(said.observation)

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from tests.helpers import builders
 from tests.helpers.builders import brief
+from tests.helpers.groups import drawn_games
 from tests.helpers.loop import Begin, lines, make_context, played
 from tests.helpers.mistakes import line_of
 from tests.helpers.records import game_record
@@ -29,7 +30,7 @@ from unstable.records.games import read_game
 from unstable.records.reading import read_rows
 from unstable.tracking.play import PlayMetrics
 from unstable.tracking.view import RecentGame
-from unstable.types import GameResult, GameSpec, PlayerId
+from unstable.types import GameResult, PlayerId
 from unstable.types.play import PlayTally
 
 RANDOM, POLICY = PlayerId("random"), PlayerId.policy(2)
@@ -45,16 +46,6 @@ def config(**changes: Any) -> RunConfig:
 def uneven(**changes: Any) -> RunConfig:
     game = {"env": "LiarsDice-v0", "seats": 6, "teams": [list(team) for team in UNEVEN]}
     return config(games=[game], **changes)
-
-
-def draw(schedule: Schedule, count: int) -> list[GameSpec]:
-    return [
-        spec
-        for _ in range(count)
-        for spec in schedule.draw_group(
-            PlayerId.policy(2), [PlayerId.policy(0), PlayerId.policy(1)]
-        )
-    ]
 
 
 def team_game(
@@ -118,7 +109,7 @@ def test_resolved_config_has_teams_of_known_games() -> None:
 def test_team_has_one_player_and_a_group_per_trained_seat(seed: int, grouped: bool) -> None:
     groups = {"by": "game", "size": 4 if grouped else 1}
     for made in (config(seed=seed, groups=groups), uneven(seed=seed, groups=groups)):
-        group = draw(Schedule(made), 1)
+        group = drawn_games(Schedule(made), 1)
         assert len(group) == groups["size"]
         for spec in group:
             assert spec.teams == spec.sides == made.games[0].teams
@@ -135,7 +126,7 @@ def test_policy_plays_each_team_equally_often() -> None:
     for made, sides in ((config(), TEAMS), (uneven(), UNEVEN)):
         kinds: Counter[str] = Counter()
         places: Counter[tuple[int, ...]] = Counter()
-        for spec in draw(Schedule(made), 3000):
+        for spec in drawn_games(Schedule(made), 3000):
             others = {seat.player for seat in spec.seats} - {POLICY}
             kinds["self" if not others else "fixed" if RANDOM in others else "past"] += 1
             if others:
@@ -148,7 +139,7 @@ def test_policy_plays_each_team_equally_often() -> None:
 def test_branching_team_game_trains_one_seat() -> None:
     groups = {"by": "branch", "size": 3}
     trained: Counter[int] = Counter()
-    for spec in draw(Schedule(config(groups=groups)), 400):
+    for spec in drawn_games(Schedule(config(groups=groups)), 400):
         (seat,) = [place for place, each in enumerate(spec.seats) if each.trained]
         (side,) = spec.trained_sides
         assert {spec.seats[mate].player for mate in side} == {POLICY}
@@ -195,7 +186,7 @@ def test_equal_mean_outcomes_tie_for_any_team_size() -> None:
 def test_single_team_plays_alone(worth: float, standing: str) -> None:
     together = {"env": "LiarsDice-v0", "seats": 2, "teams": [[0, 1]]}
     made = config(games=[together], eval={"games": 2})
-    specs = [*draw(Schedule(made), 5), *evaluation_games(made, 2)]
+    specs = [*drawn_games(Schedule(made), 5), *evaluation_games(made, 2)]
     assert {seat.player for spec in specs for seat in spec.seats} == {POLICY}
     assert len(specs) == 5 + 2
     result = team_game(("main@2",) * 2, (worth, worth), ((0, 1),))

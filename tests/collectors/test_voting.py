@@ -6,6 +6,7 @@ from msgspec.structs import replace
 from tests.helpers.builders import game, turn
 from tests.helpers.collector import Scripted, collector, played
 from tests.helpers.constrained import serving, sharp_model
+from tests.helpers.groups import drawn_games
 from tests.helpers.mistakes import refused
 from tests.helpers.models import random_adapter, tiny_tokenizer
 from tests.helpers.players import Recorder, model_player
@@ -19,7 +20,7 @@ from unstable.league.evaluation import evaluation_games, evaluation_scores, rate
 from unstable.league.schedule import Schedule
 from unstable.records.games import read_game
 from unstable.tracking.text import score_line
-from unstable.types import Answer, GameResult, PlayerId
+from unstable.types import Answer, GameResult
 from unstable.types.seeds import derive_seed
 
 
@@ -67,14 +68,7 @@ def test_only_evaluated_version_votes() -> None:
         for seat in spec.seats:
             votes = 5 if seat.player.version == 3 and seat.temperature else 1
             assert seat.votes == votes, "greedy answers are equal"
-    schedule = Schedule(config)
-    trained = [
-        spec
-        for _ in range(50)
-        for spec in schedule.draw_group(
-            PlayerId.policy(2), [PlayerId.policy(0), PlayerId.policy(1)]
-        )
-    ]
+    trained = drawn_games(Schedule(config), 50)
     assert {seat.votes for spec in trained for seat in spec.seats} == {1}
 
 

@@ -1,6 +1,5 @@
 """A run read as frames holds what its files hold, in documented columns, and nothing unasked."""
 
-import asyncio
 import json
 import re
 import shutil
@@ -12,11 +11,10 @@ import pytest
 from msgspec.structs import replace
 
 import unstable
-from tests.helpers.loop import make_context
+from tests.helpers.loop import make_context, train_to_end
 from tests.helpers.mistakes import refused
 from tests.helpers.tracking import lines
 from unstable.config import ConfigError
-from unstable.loop.train import train
 from unstable.records.data import GAME_COLUMNS, LIBRARIES, TURN_COLUMNS, TURN_KEYS, Library
 from unstable.records.files import read_lines, write_lines
 from unstable.records.folder import RunFolder
@@ -30,10 +28,7 @@ ROOT = Path(__file__).parent.parent.parent
 @pytest.fixture(scope="module")
 def run(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     """A real run of three updates, with evaluations."""
-    context = make_context(tiny_folder, tmp_path_factory.mktemp("run") / "run")
-    asyncio.run(train(context))
-    context.tracker.close()
-    return context.folder
+    return train_to_end(make_context(tiny_folder, tmp_path_factory.mktemp("run") / "run"))
 
 
 def listed(frame: Any, column: str) -> list[Any]:

@@ -11,12 +11,13 @@ import pytest
 
 from tests.helpers.cli import ran
 from tests.helpers.machines import QWEN, VERSIONS, machine
+from tests.helpers.mistakes import line_of
 from tests.helpers.models import hollow_files
 from unstable.cli import run
 from unstable.commands import floor
 from unstable.commands.doctor import examine
 from unstable.commands.prepare import check
-from unstable.config import ConfigError, RunConfig, load
+from unstable.config import RunConfig, load
 from unstable.models import base
 from unstable.planning.machine import Machine
 from unstable.records.environment import asked_for
@@ -79,8 +80,7 @@ def test_problems_are_printed_with_remedy_and_exit_code_1(
 
 def test_config_mistake_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     wrong = load("default", {"games.0.env": "TicTacTo-v0"})
-    with pytest.raises(ConfigError):
-        check(wrong)
+    line_of(check, wrong)
     assert examine(wrong, [machine()], check) == 1
     assert "error    games.0.env = 'TicTacTo-v0'" in capsys.readouterr().out
 

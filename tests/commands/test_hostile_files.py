@@ -362,11 +362,6 @@ def test_failing_run_writes_and_shows_no_key(
     assert [path for path in files if CANARY.encode() in path.read_bytes()] == []
 
 
-def test_endpoint_receives_the_key(server: Server, canary: str) -> None:
-    """So that the tests above do not pass because nobody ever held it."""
-    assert asyncio.run(ask(server, api_key_env=canary)) == "[4]"
-
-
 def test_echoed_key_is_masked_in_answers(server: Server, canary: str) -> None:
     """The answer masks an echoed key before the policy, a user's sink or an opponent sees it."""
     server.replies = [says(f"[{CANARY}]")]

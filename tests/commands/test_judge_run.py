@@ -1,6 +1,5 @@
 """Judge recorded games again, without playing: the results follow from the games alone."""
 
-import asyncio
 import re
 import zlib
 from pathlib import Path
@@ -10,11 +9,10 @@ import pytest
 
 from tests.helpers.endpoint import Reply, Server
 from tests.helpers.judged import SEATS
-from tests.helpers.loop import lines, make_context
+from tests.helpers.loop import lines, make_context, train_to_end
 from tests.helpers.mistakes import refused
 from unstable.cli import run
-from unstable.config import ConfigError, dump
-from unstable.loop.train import train
+from unstable.config import ConfigError
 from unstable.records.folder import RunFolder
 from unstable.records.games import read_games
 from unstable.records.judged import read_judged
@@ -38,12 +36,7 @@ def trained(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> RunF
     loop = {"mode": "sync", "steps": 1}
     place = tmp_path_factory.mktemp("runs") / "run"
     model = {"name": "tiny", "dtype": "float32", "adapter": {"rank": 4}}  # plays legal moves
-    context = make_context(tiny_folder, place, loop=loop, eval={"every": 0}, model=model)
-    asyncio.run(train(context))
-    context.tracker.close()
-    folder: RunFolder = context.folder
-    folder.config.write_text(dump(context.config), encoding="utf-8")
-    return folder
+    return train_to_end(make_context(tiny_folder, place, loop=loop, eval={"every": 0}, model=model))
 
 
 def recorded(folder: RunFolder) -> list[GameResult]:

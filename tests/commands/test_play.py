@@ -1,9 +1,7 @@
 """`unstable play` as a person at a terminal meets it, and what it leaves."""
 
-import contextlib
 import math
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -15,12 +13,10 @@ from rich.cells import cell_len
 
 from tests.helpers.endpoint import Server, opponent, says
 from tests.helpers.screens import PseudoTerminal, Screen
-from tests.helpers.terminals import listing, make_run, typed
+from tests.helpers.terminals import listing, make_run, saved, typed
 from unstable.cli import run
 from unstable.config import ConfigError, ModelConfig, RunFailedError, escape_control, load
-from unstable.records.files import read_lines
 from unstable.records.folder import RunFolder
-from unstable.records.games import read_game
 from unstable.report.report import write_report
 from unstable.tracking.text import wrapped
 from unstable.types import GameResult, PlayerId
@@ -28,24 +24,9 @@ from unstable.types import GameResult, PlayerId
 PERSON = PlayerId("person")
 
 
-@pytest.fixture
-def remote(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setenv("A_KEY", "any")
-    with contextlib.closing(Server()) as server:
-        yield server
-
-
 @pytest.fixture(scope="module")
 def made(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     return make_run(tmp_path_factory.mktemp("project") / "run", tiny_folder)
-
-
-def saved(root: Path) -> tuple[RunFolder, GameResult]:
-    """The one game of the one folder that a game has left."""
-    (folder,) = (root / "outputs").iterdir()
-    (file,) = RunFolder(folder).game_files()
-    ((place, row),) = read_lines(file.path)
-    return RunFolder(folder), read_game(place, row)
 
 
 def legal(text: str) -> list[str]:
@@ -176,10 +157,10 @@ def test_reasoning_model_shows_token_probabilities(
 
 
 def test_game_is_saved_when_an_endpoint_reaches_its_cap(
-    remote: Server, here: Path, capfd: pytest.CaptureFixture[str]
+    server: Server, here: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    remote.replies = [says("I take the corner: [0]"), says("[1]")]
-    fixed = [opponent(remote, max_calls=1).model_dump()]
+    server.replies = [says("I take the corner: [0]"), says("[1]")]
+    fixed = [opponent(server, max_calls=1).model_dump()]
     config = {"opponents": {"fixed": fixed}, "games": [{"env": "TicTacToe-v0"}]}
     (here / "remote.yaml").write_text(yaml.safe_dump(config))
     with typed("4\n!why\n8\n"), pytest.raises(RunFailedError, match="max_calls = 1 of opponent"):

@@ -18,7 +18,7 @@ from tests.helpers.builders import asking
 from tests.helpers.cli import ran
 from tests.helpers.mistakes import line_of, refused
 from tests.helpers.records import Record, flat
-from tests.helpers.terminals import listing, make_run, run_config, typed
+from tests.helpers.terminals import listing, make_run, run_config, saved, typed
 from unstable.cli import run
 from unstable.collectors.players.model import seed_after_budget
 from unstable.commands.audit.audit import distance, rounding
@@ -29,8 +29,7 @@ from unstable.engines.kinds import make_engine
 from unstable.engines.probe import BOUNDS
 from unstable.records.files import read_lines, write_lines
 from unstable.records.folder import RunFolder
-from unstable.records.games import read_game
-from unstable.types import GameResult, SampledTokens, Segment
+from unstable.types import SampledTokens, Segment
 
 TRAIN, EVAL = ("--purpose", "train"), ("--purpose", "eval")
 
@@ -58,13 +57,6 @@ def tamper(folder: RunFolder, purpose: Any, game: int, change: Callable[[Record]
     (record,) = (record for record in records if record["game"] == game)
     change(record)
     write_lines(folder.games(purpose, 1), records)
-
-
-def saved(root: Path) -> tuple[Path, GameResult]:
-    (folder,) = (root / "outputs").iterdir()
-    (file,) = RunFolder(folder).game_files()
-    ((place, row),) = read_lines(file.path)
-    return folder, read_game(place, row)
 
 
 def test_replays_of_all_games_are_identical(
@@ -301,7 +293,7 @@ def test_game_of_a_person_is_replayed(copied: RunFolder, capfd: pytest.CaptureFi
         assert run(["play", "run@1", "--game", "TicTacToe-v0", "--seed", "4"]) == 0
     capfd.readouterr()
     folder, result = saved(copied.root.parent)
-    assert run(["replay", str(folder), "0"]) == 0
+    assert run(["replay", str(folder.root), "0"]) == 0
     shown = capfd.readouterr().out
     models = sum(turn.answer.sampled is not None for turn in result.turns)
     assert models >= 2
@@ -325,7 +317,7 @@ def test_another_player_takes_over(copied: RunFolder, capfd: pytest.CaptureFixtu
     assert [t.answer.action for t in result.turns[:2]] == [t["action"] for t in record["turns"][:2]]
     assert {turn.player.name for turn in result.turns[2:]} == {"expert"}
     assert listing(copied.root) == before
-    assert run(["replay", str(folder), "0"]) == 0
+    assert run(["replay", str(folder.root), "0"]) == 0
     assert "turns 1 to 2: played in another game" in capfd.readouterr().out
 
 

@@ -261,8 +261,7 @@ def test_run_resumes_on_another_machine(
 def test_late_mistake(tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MortalLearner, "dies_at", 2)
     monkeypatch.setattr(MortalLearner, "dies_of", ConfigError)
-    with pytest.raises(ConfigError):
-        sft(make_config(tiny_folder, tmp_path / "run"))
+    line_of(sft, make_config(tiny_folder, tmp_path / "run"))
     assert RunFolder(tmp_path / "run").versions() == [0]
 
 

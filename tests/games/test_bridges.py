@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from tests.helpers.mistakes import refused
+from tests.helpers.pages import blocks
 from tests.helpers.rows import every_row
 from unstable.config import ConfigError, GameConfig, parse, plugins
 from unstable.config.plugins import registered
@@ -83,15 +84,12 @@ def test_bridge_import_keeps_logging_settings() -> None:
 PAGE = (Path(__file__).parents[2] / "docs" / "bridges.md").read_text("utf-8")
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-
-
 def test_documented_texts_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("rlcard", reason="pip install -e '.[pettingzoo]'")
-    (tmp_path / "my_words.py").write_text(blocks("python")[0], encoding="utf-8")
+    (tmp_path / "my_words.py").write_text(blocks("python", PAGE)[0], encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    games = [GameConfig.model_validate(each) for each in yaml.safe_load(blocks("yaml")[0])["games"]]
+    shown = yaml.safe_load(blocks("yaml", PAGE)[0])["games"]
+    games = [*map(GameConfig.model_validate, shown)]
     for game in games:
         check_game(game)
     poker, chess = (Game(game, 0) for game in games)
@@ -107,6 +105,6 @@ def test_documented_texts_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_documented_config_is_valid() -> None:
     pytest.importorskip("gymnasium", reason="pip install -e '.[gymnasium]'")
-    (game,) = parse(yaml.safe_load(blocks("yaml")[1])).games
+    (game,) = parse(yaml.safe_load(blocks("yaml", PAGE)[1])).games
     check_game(game)
     assert settled(game).action_form == "bare"

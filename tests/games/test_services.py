@@ -33,9 +33,11 @@ def class_of(info: GameInfo) -> type:
 
 
 @every_game
-def test_catalog_class_exists(info: GameInfo) -> None:
-    assert info.env in [cls.__name__ for cls in class_of(info).__mro__]
-    assert info_of(class_of(info)) is info
+def test_catalog_class_and_its_subclasses_have_its_info(info: GameInfo) -> None:
+    found = class_of(info)
+    assert info.env in [cls.__name__ for cls in found.__mro__]
+    child = type("Child", (found,), {})
+    assert info_of(found) is info_of(child) is info_of(type("Grandchild", (child,), {})) is info
 
 
 @every_game
@@ -57,13 +59,6 @@ def test_legal_moves_of_every_catalog_game_are_tested() -> None:
     tried = {game_info(GameConfig(env=env)).env for env, _ in LISTED}
     listing = {info.env for info in GAMES if info.legal_moves or info.prints_moves}
     assert listing - tried == {"ReverseTicTacToeEnv", "ChessEnv"}
-
-
-@every_game
-def test_subclass_inherits_catalog_info(info: GameInfo) -> None:
-    child = type("Child", (class_of(info),), {})
-    grandchild = type("Grandchild", (child,), {})
-    assert info_of(child) is info_of(grandchild) is info
 
 
 def test_nearest_catalog_ancestor_applies() -> None:

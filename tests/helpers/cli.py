@@ -38,6 +38,7 @@ PATIENCE_S = 300.0
 
 Done = CompletedProcess[str]
 started: list["subprocess.Popen[str]"] = []
+rows = lines
 
 
 def command(arguments: Sequence[str]) -> list[str]:
@@ -101,10 +102,6 @@ def _restored(folder: Path) -> Iterator[None]:
             file = getattr(module, "__file__", None)
             if file is not None and Path(file).is_relative_to(folder.resolve()):
                 del sys.modules[name]
-
-
-def rows(path: Path) -> list[dict[str, Any]]:
-    return lines(path)
 
 
 def no_developers_lines(text: str) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 from unstable.collectors.players.openai import OpenAIPlayer
 from unstable.config import GameConfig, OpenAIOpponent
 from unstable.games.game import Game
+from unstable.types import Answer
 
 
 @dataclasses.dataclass
@@ -45,12 +46,14 @@ class Server:
         self.replies: list[Reply] = [says("[4]")]
         self.asked = 0
         self.bodies: list[dict[str, Any]] = []  # request bodies
+        self.heads: list[tuple[str, str]] = []  # their paths and keys
         self._lock = threading.Lock()
         server = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                server.heads.append((self.path, self.headers["Authorization"]))
                 reply = server.next(body)
                 time.sleep(reply.wait_s)
                 if reply.hangs_up:
@@ -93,7 +96,11 @@ def opponent(server: Server, **changes: Any) -> OpenAIOpponent:
     return OpenAIOpponent(**fields | changes)
 
 
-async def ask(server: Server, **changes: Any) -> str:
+async def answer(server: Server, temperature: float = 1.0, **changes: Any) -> Answer:
     game = Game(GameConfig(prompt="answer"), 0)
-    player = OpenAIPlayer(opponent(server, **changes), game.config, 1.0)
-    return (await player.act(game.observe(), game, 0)).action
+    player = OpenAIPlayer(opponent(server, **changes), game.config, temperature)
+    return await player.act(game.observe(), game, 0)
+
+
+async def ask(server: Server, **changes: Any) -> str:
+    return (await answer(server, **changes)).action

@@ -1,9 +1,20 @@
-"""Config of branching games."""
+"""Groups that a schedule draws, and branching games."""
 
 from msgspec.structs import replace
 
 from tests.helpers.collector import specs
-from unstable.types import GameSpec
+from unstable.league.schedule import Schedule
+from unstable.types import GameSpec, PlayerId
+
+
+def drawn_groups(schedule: Schedule, count: int) -> list[list[GameSpec]]:
+    """Draw groups for version 2, with versions 0 and 1 before it."""
+    past = [PlayerId.policy(0), PlayerId.policy(1)]
+    return [schedule.draw_group(PlayerId.policy(2), past) for _ in range(count)]
+
+
+def drawn_games(schedule: Schedule, count: int) -> list[GameSpec]:
+    return [spec for group in drawn_groups(schedule, count) for spec in group]
 
 
 def branching(count: int, size: int, env: str = "count") -> list[GameSpec]:

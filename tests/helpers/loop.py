@@ -1,15 +1,16 @@
 """The loop's context with an actor and a learner of this process."""
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tests.helpers.records import lines as lines
 from unstable.commands.prepare import exact_games, prepare
-from unstable.config import RunConfig, parse
+from unstable.config import RunConfig, dump, parse
 from unstable.engines.embedded.engine import EmbeddedEngine
 from unstable.loop.context import Context
-from unstable.loop.train import publish
+from unstable.loop.train import publish, train
 from unstable.models.base import load_model, load_tokenizer, stop_token_ids
 from unstable.records.folder import RunFolder
 from unstable.rewards.terms import Rewards
@@ -68,6 +69,14 @@ def make_context(tiny_folder: Path, run_dir: Path, num_actors: int = 1, **change
 
 Begin = Callable[..., Context]
 """`make_context` of a test's own run of the tiny model: the fixture `begin`."""
+
+
+def train_to_end(context: Context) -> RunFolder:
+    """Train, and return the run's folder, with its config as a command would write it."""
+    context.folder.config.write_text(dump(context.config), encoding="utf-8")
+    asyncio.run(train(context))
+    context.tracker.close()
+    return context.folder
 
 
 async def publish_start(context: Context) -> None:

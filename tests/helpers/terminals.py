@@ -15,8 +15,9 @@ from unstable.collectors.collector import Collector
 from unstable.config import RunConfig, dump, load
 from unstable.engines.kinds import make_engine
 from unstable.models.adapters import write_adapter
-from unstable.records.files import LineFile
+from unstable.records.files import LineFile, read_lines
 from unstable.records.folder import RunFolder
+from unstable.records.games import read_game
 from unstable.types import BASE, GameFailure, GameResult, GameSpec, PlayerId, SeatSpec
 
 KUHN = "unstable.games.catalog.kuhn:KuhnPoker"
@@ -116,6 +117,14 @@ async def _played(folder: RunFolder, config: RunConfig) -> list[GameResult]:
     assert [each.error for each in found if isinstance(each, GameFailure)] == []
     results = [result for result in found if isinstance(result, GameResult)]
     return sorted(results, key=lambda result: result.spec.game_id)
+
+
+def saved(root: Path) -> tuple[RunFolder, GameResult]:
+    """The one game of the one folder that a game has left."""
+    (folder,) = map(RunFolder, (root / "outputs").iterdir())
+    (file,) = folder.game_files()
+    ((place, row),) = read_lines(file.path)
+    return folder, read_game(place, row)
 
 
 def listing(root: Path) -> dict[str, bytes]:

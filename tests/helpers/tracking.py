@@ -8,16 +8,16 @@ from typing import Any
 from msgspec.structs import replace
 from rich.console import Console, RenderableType
 
-from tests.helpers.builders import completion, game
+from tests.helpers.builders import game, sampled, turn
 from tests.helpers.records import lines as lines
 from unstable.buffers.buffer import Buffer
-from unstable.config import RunConfig, parse
+from unstable.config import RewardConfig, RunConfig, parse
 from unstable.loop.ended import Ended
 from unstable.records.folder import RunFolder
 from unstable.records.games import sample_lines
+from unstable.rewards.terms import Rewards
 from unstable.tracking.tracker import Tracker
 from unstable.types import (
-    Answer,
     Batch,
     EvalScore,
     Exploitability,
@@ -27,9 +27,6 @@ from unstable.types import (
     PlayerId,
     Purpose,
     Rating,
-    Reward,
-    Sample,
-    SampledTokens,
     Trajectory,
     Turn,
     Update,
@@ -48,30 +45,17 @@ def make_config(**sections: Any) -> RunConfig:
 
 def make_turn(seat: int, index: int, player: str, tokens: int) -> Turn:
     """A turn whose numbers all depend on its place."""
-    who = PlayerId.parse(player)
+    version = PlayerId.parse(player).version
     ids = list(range(tokens))
-    logprobs = [-0.1 / 3 * (k + 1) for k in ids]
-    sampled = SampledTokens(
-        prompt_ids=[7, 8, 9][: index + 1],
-        segments=(completion(token_ids=ids, logprobs=logprobs, adapter=player),),
-        temperature=1.0,
-        version=who.version,
-        prompt_cut=5 if index == 2 else 0,
-    )
-    return Turn(
-        seat=seat,
-        index=index,
-        answer=Answer(
-            observation=f"The rules.\n\n[0] [1]\nboard {index}",
-            text=f"Zug [{index}] ✓" + "!" * index,
-            action=f"[{index}]",
-            formatted=True,
-            sampled=None if who.version is None else sampled,
-            player=who,
-        ),
-        invalid=False,
-        seconds=0.5,
-    )
+    own: dict[str, Any] = {"token_ids": ids, "logprobs": [-0.1 / 3 * (k + 1) for k in ids]}
+    own |= {"prompt_ids": [7, 8, 9][: index + 1], "prompt_cut": 5 if index == 2 else 0}
+    said: dict[str, Any] = {
+        "observation": f"The rules.\n\n[0] [1]\nboard {index}",
+        "text": f"Zug [{index}] ✓" + "!" * index,
+        "action": f"[{index}]",
+        "sampled": None if version is None else sampled(version, adapter=player, **own),
+    }
+    return turn(seat, index, player, seconds=0.5, **said)
 
 
 def make_game(
@@ -98,33 +82,8 @@ def make_game(
     return replace(made, spec=spec, turns=played, forfeit=forfeit, **said)
 
 
-def make_trajectories(result: GameResult) -> list[Trajectory]:
-    trajectories = []
-    for seat, spec in enumerate(result.spec.seats):
-        if spec.group_id is None:
-            continue
-        outcome = result.outcomes[seat]
-        samples = tuple(
-            Sample(
-                turn=turn.index,
-                tokens=turn.answer.sampled,
-                rewards={"outcome": Reward(outcome, outcome), "format": Reward(1.0, 0.1)},
-            )
-            for turn in result.seat_turns(seat)
-            if turn.answer.sampled is not None
-        )
-        trajectories.append(
-            Trajectory(
-                game_id=result.spec.game_id,
-                env=result.spec.env,
-                seat=seat,
-                group_id=spec.group_id,
-                outcome=outcome,
-                forfeit=result.forfeit == seat,
-                samples=samples,
-            )
-        )
-    return trajectories
+TERMS = [RewardConfig(term="outcome"), RewardConfig(term="format", weight=0.1)]
+make_trajectories = Rewards(TERMS).trajectories
 
 
 def take_in(

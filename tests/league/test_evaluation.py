@@ -81,11 +81,6 @@ def test_gain_compares_with_version_0_at_the_same_temperature() -> None:
     assert (greedy.temperature, greedy.score, greedy.gain) == (0.0, 1.0, 1.0)
 
 
-@every_row("given, read", (0.5, [0.5]), (0, [0.0]), ([1, 0], [1.0, 0.0]))
-def test_single_temperature_becomes_a_list(given: object, read: list[float]) -> None:
-    assert parse({"eval": {"temperature": given}}).eval.temperature == read
-
-
 @every_row("given", [], [1.0, 1], -0.5, [0.5, -1], "hot")
 def test_duplicate_or_negative_temperatures_are_rejected(given: object) -> None:
     refused(r"^eval\.temperature[^\n]*$", parse, {"eval": {"temperature": given}})

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from tests.helpers.groups import drawn_games
 from tests.helpers.rows import every_row
 from unstable.config import DrawConfig, RunConfig, parse
 from unstable.league import schedule as schedule_module
@@ -26,14 +27,9 @@ def config(**changes: object) -> RunConfig:
     return parse({"seed": 3, **changes})
 
 
-def draw(schedule: Schedule, count: int) -> list[GameSpec]:
-    past = [PlayerId.policy(0), PlayerId.policy(1)]
-    return [spec for _ in range(count) for spec in schedule.draw_group(POLICY, past)]
-
-
 def test_seed_determines_the_games() -> None:
-    assert draw(Schedule(config()), 50) == draw(Schedule(config()), 50)
-    assert draw(Schedule(config()), 50) != draw(Schedule(parse({"seed": 4})), 50)
+    assert drawn_games(Schedule(config()), 50) == drawn_games(Schedule(config()), 50)
+    assert drawn_games(Schedule(config()), 50) != drawn_games(Schedule(parse({"seed": 4})), 50)
 
 
 def test_games_are_redrawn_by_id_after_changes() -> None:
@@ -76,7 +72,7 @@ def test_redrawing_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schedule_module, "MOST_AGAIN", 100)
     monkeypatch.setattr(schedule_module, "LONGEST_STRETCH", 20)
     schedule = Schedule(config())
-    drawn = draw(schedule, 500)
+    drawn = drawn_games(schedule, 500)
     assert schedule.oldest_again == 400
     schedule.forget(3)
     state = schedule.state()
@@ -99,9 +95,9 @@ def test_redrawing_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_invalid_state_is_rejected(spoil: Callable[[dict[str, Any]], None]) -> None:
     schedule = Schedule(config())
-    draw(schedule, 20)
+    drawn_games(schedule, 20)
     schedule.shares = DrawConfig(self=1, past=0, fixed=0)
-    draw(schedule, 20)
+    drawn_games(schedule, 20)
     state = json.loads(schedule.state().model_dump_json())
     ScheduleState.model_validate_json(json.dumps(state))
     spoil(state)
@@ -111,15 +107,15 @@ def test_invalid_state_is_rejected(spoil: Callable[[dict[str, Any]], None]) -> N
 
 def test_state_size_does_not_grow_with_games() -> None:
     schedule = Schedule(config())
-    draw(schedule, 10)
+    drawn_games(schedule, 10)
     few = len(schedule.state().model_dump_json())
-    draw(schedule, 2000)
+    drawn_games(schedule, 2000)
     assert len(schedule.state().model_dump_json()) < few + 40
 
 
 def test_opponent_env_and_seat_shares_match_the_config() -> None:
     games = [{"env": "TicTacToe-v0", "weight": 3}, {"env": "Nim-v0"}]
-    specs = draw(Schedule(config(games=games)), 4000)
+    specs = drawn_games(Schedule(config(games=games)), 4000)
     kinds: Counter[str] = Counter()
     policy_seats: Counter[int] = Counter()
     for spec in specs:
@@ -138,7 +134,7 @@ def test_opponent_env_and_seat_shares_match_the_config() -> None:
 
 
 def test_ids_groups_and_seeds_are_unique() -> None:
-    specs = draw(Schedule(config()), 500)
+    specs = drawn_games(Schedule(config()), 500)
     groups = [seat.group_id for spec in specs for seat in spec.seats if seat.trained]
     assert len(set(groups)) == len(groups)
     assert [spec.game_id for spec in specs] == list(range(500))
@@ -160,15 +156,15 @@ def test_policy_without_a_past_plays_itself_and_fixed_opponents() -> None:
 
 def test_seat_counts_and_opponent_temperature_are_respected() -> None:
     alone = Schedule(config(games=[{"env": "TowerOfHanoi-v0", "seats": 1}]))
-    assert all([s.player for s in spec.seats] == [POLICY] for spec in draw(alone, 20))
+    assert all([s.player for s in spec.seats] == [POLICY] for spec in drawn_games(alone, 20))
     three = Schedule(config(games=[{"env": "LiarsDice-v0", "seats": 3}]))
-    for spec in draw(three, 100):
+    for spec in drawn_games(three, 100):
         trained = [seat for seat in spec.seats if seat.trained]
         assert len(spec.seats) == 3
         assert len(trained) in (1, 3)
     fixed = [{"kind": "checkpoint", "path": "somewhere", "temperature": 0.3}]
     opponents = {"draw": {"self": 0, "past": 0, "fixed": 1}, "fixed": fixed}
-    for spec in draw(Schedule(config(opponents=opponents)), 10):
+    for spec in drawn_games(Schedule(config(opponents=opponents)), 10):
         temperatures = {seat.player: seat.temperature for seat in spec.seats}
         assert temperatures == {POLICY: 1.0, PlayerId("checkpoint:somewhere"): 0.3}
 

@@ -14,7 +14,7 @@ from unstable.types import PlayerId
 def served(context: Context) -> list[set[PlayerId]]:
     """The versions that each actor serves."""
     return [
-        {version for version in context.versions.published if version.name in actor.engine._lora}  # type: ignore[attr-defined]
+        {each for each in context.versions.published if each.name in actor.engine._lora.versions}  # type: ignore[attr-defined]
         for actor in context.actors
     ]
 

@@ -12,12 +12,12 @@ import pytest
 import torch
 from safetensors.torch import load, load_file, save_file
 
-from tests.helpers.mistakes import line_of
+from tests.helpers.mistakes import line_of, refused
 from tests.helpers.models import random_adapter, tiny_model
 from unstable.cli import SHORT_FORMS, parse_options
 from unstable.commands import prepare as preparing
 from unstable.commands.prepare import prepare
-from unstable.config import AdapterConfig, ConfigError, ModelConfig, parse
+from unstable.config import AdapterConfig, ModelConfig, parse
 from unstable.models import archive
 from unstable.models.adapters import read_adapter
 from unstable.models.archive import (
@@ -92,8 +92,7 @@ def test_fingerprint_is_independent_of_files(tiny_folder, tmp_path):
 
 def test_base_without_safetensors_is_rejected(tmp_path):
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(ConfigError, match="no model.safetensors, which identifies"):
-        fingerprint(ModelConfig(name=str(tmp_path)))
+    refused("no model.safetensors, which identifies", fingerprint, ModelConfig(name=str(tmp_path)))
 
 
 def write(path: Path, members: list[tuple[str, bytes]], mode: int = 0o600) -> Path:
@@ -124,10 +123,10 @@ WHOLE = [(name, b"{}") for name in MEMBERS]
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 def test_hostile_zip_is_rejected_in_one_line(members, words, tmp_path, monkeypatch):
     monkeypatch.setattr(archive, "MAX_BYTES", 2**20)
-    refused(write(tmp_path / "a.zip", members), words, tmp_path)
+    refused_zip(write(tmp_path / "a.zip", members), words, tmp_path)
 
 
-def refused(path: Path, words: str, tmp_path: Path) -> None:
+def refused_zip(path: Path, words: str, tmp_path: Path) -> None:
     inside = tmp_path / "inside"
     inside.mkdir(exist_ok=True)
     said = line_of(unpack, path, inside / "lora")
@@ -139,13 +138,13 @@ def refused(path: Path, words: str, tmp_path: Path) -> None:
 
 def test_links_false_sizes_and_other_files_are_rejected(tmp_path):
     path = write(tmp_path / "a.zip", WHOLE, mode=stat.S_IFLNK | 0o777)
-    refused(path, "its adapter_model.safetensors is a link", tmp_path)
+    refused_zip(path, "its adapter_model.safetensors is a link", tmp_path)
     path = write(tmp_path / "a.zip", [*WHOLE[:3], ("README.md", bytes(1000))])
     path.write_bytes(path.read_bytes().replace((1000).to_bytes(4, "little"), bytes([9, 0, 0, 0])))
-    refused(path, "cannot be unpacked (Bad CRC-32", tmp_path)
+    refused_zip(path, "cannot be unpacked (Bad CRC-32", tmp_path)
     path = tmp_path / "a.zip"
     path.write_bytes(b"not a zip")
-    refused(path, "cannot be unpacked (File is not a zip file)", tmp_path)
+    refused_zip(path, "cannot be unpacked (File is not a zip file)", tmp_path)
 
 
 def test_zip_is_unpacked_again_only_if_newer(adapter, model, tmp_path):
@@ -232,8 +231,7 @@ def test_read_only_checkout_unpacks_into_the_cache(adapter, model, tmp_path, mon
 def test_unwritable_cache_error_names_the_variable(tmp_path, monkeypatch):
     (tmp_path / "home").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
-    with pytest.raises(ConfigError, match="cannot be created .*CACHE_HOME to a writable folder"):
-        cache_folder()
+    refused("cannot be created .*CACHE_HOME to a writable folder", cache_folder)
 
 
 def test_concurrent_starts_unpack_once(adapter, model, tmp_path):

@@ -275,8 +275,7 @@ def test_vllm_on_cpu_is_one_actor_and_needs_its_build(build: dict[str, str]) -> 
 def test_evaluation_uses_all_resources() -> None:
     trained = LARGE | {"learner.num": 2, "learner.micro_batch_tokens": 60_000}
     for cards in (1, 2):
-        with pytest.raises(ConfigError):
-            planned(machine(cards), trained)
+        line_of(planned, machine(cards), trained)
         chosen = plan(load("default", trained), [machine(cards)], NEEDS, learner=False)
         assert chosen.actors == at(*((str(index),) for index in range(cards)))
         assert (chosen.learners, chosen.share, chosen.gpu_memory) == ((), "off", 0.9)
@@ -286,8 +285,7 @@ def test_evaluation_uses_all_resources() -> None:
     assert plan(asleep, [machine(1)], NEEDS, learner=False).share == "off"
 
     laptop = machine(cores=4, memory_bytes=8_000_000_000, free_bytes=7_000_000_000)
-    with pytest.raises(ConfigError):
-        planned(laptop, trained)
+    line_of(planned, laptop, trained)
     here = plan(load("default", SMALL | {"learner.num": 2}), [laptop], NEEDS, learner=False)
     assert (here.engine, len(here.actors), here.learners) == ("embedded", 4, ())
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from tests.helpers.builders import completion, game, sampled
 from tests.helpers.rows import every_row
 from unstable.config import RewardConfig, keep_secret
-from unstable.records.files import hide_in_line
+from unstable.records.files import hide_in_lines
 from unstable.records.games import game_body, game_line
 from unstable.records.reading import Skipped, parse_record, read_records
 from unstable.rewards.terms import Rewards
@@ -67,7 +67,7 @@ def test_secrets_are_removed_from_lines_of_other_processes(monkeypatch: pytest.M
     body = game_body(said("it is key-of-a-service"))
     monkeypatch.setenv("KEY_OF_TEST", "key-of-a-service")
     keep_secret("KEY_OF_TEST")
-    assert b"it is <KEY_OF_TEST>" in hide_in_line(game_line(body, 0, None))
+    assert b"it is <KEY_OF_TEST>" in hide_in_lines([game_line(body, 0, None)])[0]
 
 
 @every_row("body", b"", b"[]", b'{"a":1}\n')

@@ -606,18 +606,13 @@ def test_error_leaves_no_folder(tmp_path: Path, replace: bool, error: type[BaseE
     assert list(tmp_path.iterdir()) == []
 
 
-def test_error_keeps_older_folder(tmp_path: Path) -> None:
+def test_failed_or_second_new_folder_keeps_older_one(tmp_path: Path) -> None:
     folder = tmp_path / "new"
     make(folder, "older")
     with pytest.raises(KeyError), new_folder(folder, replace=True) as scratch:
         fill(scratch, "me")
         raise KeyError
     assert_whole(folder, "older")
-
-
-def test_existing_folder_is_not_overwritten(tmp_path: Path) -> None:
-    folder = tmp_path / "new"
-    make(folder, "older")
     with pytest.raises(FileExistsError, match="new already exists"):
         make(folder, "me")
     assert_whole(folder, "older")

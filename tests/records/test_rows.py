@@ -12,7 +12,6 @@ from unstable.types.metrics import (
     MetricKey,
     RatingKey,
     VersusKey,
-    sampling_mode,
 )
 
 KINDS: list[tuple[type[MetricKey], int]] = [
@@ -32,12 +31,6 @@ def test_metric_name_round_trip(
     assert kind[0].parse(key.name(figure)) == (key, figure)
     others = [other for other, _ in KINDS if other is not kind[0]]
     assert all(other.parse(key.name(figure)) is None for other in others)
-
-
-@given(NAMES, NAMES, st.floats(0.0, 4.0))
-def test_slashes_do_not_split_metric_names(env: str, opponent: str, temperature: float) -> None:
-    name = EvalKey(env, opponent, sampling_mode(temperature)).name("score")
-    assert name.count("/") == 4
 
 
 @every_row("name", "eval", "eval/Nim-v0/random/score", "evals/a/b/c/score", "")

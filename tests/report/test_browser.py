@@ -1,6 +1,5 @@
 """A report in a real browser: it opens without a network, filters, steps, runs its own scripts."""
 
-import asyncio
 import json
 import shutil
 import subprocess
@@ -12,15 +11,12 @@ from typing import Any
 import pytest
 
 from tests.helpers.builders import answering, sampled
-from tests.helpers.loop import make_context
+from tests.helpers.loop import make_context, train_to_end
 from tests.helpers.records import game_record
 from tests.helpers.tracking import make_game, make_trajectories
 from unstable.commands.report import make_report
-from unstable.config import dump
-from unstable.loop.train import train
 from unstable.models.hub import cache_folder
 from unstable.records.files import write_lines
-from unstable.records.folder import RunFolder
 from unstable.report.page import plot_library, write_page
 from unstable.studies.sweep.report import Measure, Outcome, results, sweep_page
 
@@ -64,11 +60,7 @@ def hostile_games() -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def page_file(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The report of a real run, with some hostile games among its own."""
-    context = make_context(tiny_folder, tmp_path_factory.mktemp("run") / "run")
-    asyncio.run(train(context))
-    context.tracker.close()
-    folder: RunFolder = context.folder
-    folder.config.write_text(dump(context.config), encoding="utf-8")
+    folder = train_to_end(make_context(tiny_folder, tmp_path_factory.mktemp("run") / "run"))
     own = [json.loads(line) for line in folder.games("train", 2).read_text().splitlines()]
     write_lines(folder.games("train", 2), [*hostile_games(), *own])
     make_report([folder.root], folder.report)

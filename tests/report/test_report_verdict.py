@@ -84,6 +84,13 @@ def test_headline_counts_measures_that_disagree(signs: tuple[int, ...], answer: 
     assert verdict(gained(*(gains[sign] for sign in signs))).answer == answer
 
 
+def test_gain_is_written_as_sentence() -> None:
+    assert verdict(gained((0.25, -0.5, 0.75))).reasons == [
+        "Against bot0: score 0.50 at version 3, +0.25 (95 % interval −0.50 to +0.75) compared "
+        "with version 0 in the same 64 games."
+    ]
+
+
 def test_verdict_corrects_for_many_measures() -> None:
     by_chance, none = (0.1, 0.005, 0.195), (0.0, -0.1, 0.1)
     assert verdict(gained(by_chance)).kind == "better"

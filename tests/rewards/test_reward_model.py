@@ -10,6 +10,7 @@ from transformers import LlamaForSequenceClassification as Llama
 
 from tests.helpers.builders import answering, game
 from tests.helpers.judged import Entry, counts, judged, judged_by, rewards_of
+from tests.helpers.mistakes import refused
 from unstable.config import ConfigError, ModelConfig, parse
 from unstable.models.base import load_tokenizer
 
@@ -83,8 +84,7 @@ async def test_long_text_keeps_its_last_tokens(folder: Path) -> None:
 
 async def test_invalid_model_is_rejected(folder: Path, tiny_folder: Path, tmp_path: Path) -> None:
     rewards_of(term(folder)).check()
-    with pytest.raises(ConfigError, match=r"^judges.judge.args.path = .* score\.weight"):
-        rewards_of(term(tiny_folder)).check()
+    refused(r"^judges.judge.args.path = .* score\.weight", rewards_of(term(tiny_folder)).check)
     found = await judged(rewards_of(term(folder, label=2)), [game()])
     assert "label = 2: the model has no such output; set a number from 0 to 1" in str(found[0])
     with pytest.raises(ConfigError, match=r"^judges.judge.args.path = .*: config.json not found"):

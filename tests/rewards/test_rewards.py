@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from tests.helpers.builders import completion, game, sampled, turn
 from tests.helpers.judged import judged_by, rewards_of
+from tests.helpers.mistakes import refused
 from tests.helpers.rows import every_row
 from unstable.config import ConfigError, RewardConfig, load
 from unstable.records.files import json_line
@@ -111,8 +112,7 @@ def test_invalid_terms_and_values_are_rejected() -> None:
         ConfigError, match=r"^buffer.rewards.0.term = 'outcome' with args = .*'foo'"
     ):
         Rewards([RewardConfig(term="outcome", args={"foo": 1})])
-    with pytest.raises(ConfigError, match="not callable"):
-        Rewards([RewardConfig(term=f"{__name__}:__name__")])
+    refused("not callable", Rewards, [RewardConfig(term=f"{__name__}:__name__")])
     with pytest.raises(ValueError, match="reward term outcome: invalid value nan"):
         Rewards([RewardConfig()]).trajectories(game(outcomes=(float("nan"), 0.0)))
     with pytest.raises(ValueError, match=r"invalid value 10.0 \(float\) with weight 1e\+308"):

@@ -15,7 +15,7 @@ import pytest
 from ray._private.authentication_test_utils import reset_auth_token_state
 from ray.cluster_utils import Cluster
 
-from tests.helpers.cli import PATIENCE_S, command, in_process, no_developers_lines
+from tests.helpers.cli import PATIENCE_S, command, command_line, in_process, no_developers_lines
 from tests.helpers.namespaces import NOTICED
 from unstable.records.folder import RunFolder
 
@@ -123,12 +123,5 @@ def test_cluster_outlives_run(cluster: Cluster, bystander: psutil.Process, tmp_p
     }
     head: Any = cluster.head_node
     raylet = psutil.Process(head.all_processes["raylet"][0].process.pid)
-    assert not any(map(is_of_a_run, raylet.children(recursive=True))), "its processes have ended"
-
-
-def is_of_a_run(process: psutil.Process) -> bool:
-    """Return whether a process is an actor, a learner or an agent of a run."""
-    try:
-        return bool(re.search("ActorProcess|LearnerProcess|NodeAgent", " ".join(process.cmdline())))
-    except psutil.Error:
-        return False
+    left = "\n".join(map(command_line, raylet.children(recursive=True)))
+    assert not re.search("ActorProcess|LearnerProcess|NodeAgent", left), "its processes have ended"

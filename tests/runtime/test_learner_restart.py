@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from ray.exceptions import RayActorError
 
-from tests.helpers.learners import make_batch, make_sample, packed_batch, save_model
+from tests.helpers.learners import packed_batch, save_model, unlike_batch
 from unstable.config import ModelConfig, RunConfig, RunFailedError
 from unstable.loop.protocols import HeldVersion
 from unstable.planning.machine import Placement
@@ -19,7 +19,6 @@ from unstable.runtime.learner_ranks import Journal, RemoteLearner
 from unstable.runtime.local import LocalLearner
 from unstable.runtime.nodes import NodeAgent
 from unstable.runtime.placement import NodePlace
-from unstable.types import Batch
 
 UPDATES = 3
 
@@ -116,14 +115,6 @@ def mortal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Mortal, "deaths", set())
 
 
-def batch_of(version: int) -> Batch:
-    samples = [
-        make_sample([1, 2, i], [4 + i % 3] * (1 + i % 2), float(i % 3), game_id=i, version=version)
-        for i in range(8)
-    ]
-    return make_batch(samples, version)
-
-
 def config_of(model: ModelConfig) -> RunConfig:
     return RunConfig.model_validate(
         {
@@ -155,7 +146,7 @@ async def trained(
     publishing = asyncio.create_task(asyncio.sleep(0))
     try:
         for version in range(UPDATES):
-            await learner.update(packed_batch(batch_of(version)))
+            await learner.update(packed_batch(unlike_batch(version)))
             if version == 1:
                 await learner.scale_rate(0.5)
             await publishing

@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.helpers.cli import PATIENCE_S, run_locally
+from tests.helpers.cli import PATIENCE_S, command_line, run_locally
 from tests.helpers.learners import save_model
 from tests.helpers.namespaces import PORT, Host, Network, lacking, network
 from tests.helpers.records import flat
@@ -187,7 +187,8 @@ def test_nodes_join_and_leave_and_learner_moves(net: Network) -> None:
         shutil.copytree(head.folder / "model", other.folder / "model")
     run = Run(head, 2, loop__mode="async", steps=100_000)
     run.until_update(2)
-    (learners,) = [host for host in others if any(map(is_learner, processes_of(host)))]
+    lines = {host: "".join(map(command_line, processes_of(host))) for host in others}
+    (learners,) = (host for host in others if "LearnerProcess" in lines[host])
     (actors,) = [host for host in others if host is not learners]
     came = net.host()
     shutil.copytree(head.folder / "model", came.folder / "model")
@@ -239,10 +240,3 @@ def ranks_of_two_machines_are_one_learner(head: Host) -> None:
 
 def processes_of(host: Host) -> list[psutil.Process]:
     return [process for process in psutil.process_iter() if host.is_mine(process)]
-
-
-def is_learner(process: psutil.Process) -> bool:
-    try:
-        return "LearnerProcess" in " ".join(process.cmdline())
-    except psutil.Error:
-        return False

@@ -184,7 +184,7 @@ async def test_returning_actor_gets_all_versions(tiny_folder: Path, tmp_path: Pa
     await lost.settle(nodes.place("a"))
     process = lost._process
     named = {each.name for each in versions[1:]}
-    assert set(process._actor.engine._lora._versions) == {None, *named}
+    assert set(process._actor.engine._lora.versions) == {None, *named}
     await nodes.close()
 
 
@@ -212,7 +212,7 @@ async def test_adapter_lost_with_its_node_is_read_from_checkpoint(
     folder.checkpoint(0).mkdir(parents=True)
     write_adapter(adapter, folder.checkpoint(0))
     await asyncio.wait_for(publishing, 10)
-    assert version.name in process._actor.engine._lora._versions
+    assert version.name in process._actor.engine._lora.versions
     await nodes.close()
 
 

@@ -13,6 +13,7 @@ import pytest
 from ray.exceptions import ActorDiedError, ActorUnavailableError
 
 from tests.helpers.machines import machine
+from tests.helpers.mistakes import refused
 from tests.helpers.rows import every_row
 from unstable.config import ConfigError, RunConfig, parse
 from unstable.planning.machine import Placement
@@ -201,14 +202,10 @@ async def test_node_gets_files_it_reads(tmp_path: Path, monkeypatch: pytest.Monk
     assert far.opponents.fixed[1].key == "checkpoint:rival", "its name is not from the new path"
     assert files.folder_at(there).root == root
     assert not [*root.rglob("run_state.json")]
-    own = replace_root(there, None)
+    own = replace(there, root=None)
     assert files.config_at(own).model.init == config.model.init
     assert files.folder_at(own).root == tmp_path / "run"
     agent.close()
-
-
-def replace_root(there: ClusterNode, root: Path | None) -> ClusterNode:
-    return replace(there, root=root)
 
 
 OWN = ("tests/", "bench/", "scripts/", "examples/")
@@ -276,8 +273,7 @@ def test_processes_sharing_a_gpu_share_a_placement_group(monkeypatch: pytest.Mon
     assert groups.made == [({"CPU": 3, "GPU": 1}, "id of a"), ({"CPU": 1, "GPU": 1}, "id of b")]
     assert [place.group for place in places] == [1, 2, 1, 1]
     assert [place.gpus for place in places] == [0.3333, 1, 0.3333, 0.3333]
-    with pytest.raises(ConfigError, match="set actors.share_gpu to off"):
-        reserved(monkeypatch, Placement("a", ("0", "1")), card)
+    refused("set actors.share_gpu to off", reserved, monkeypatch, Placement("a", ("0", "1")), card)
 
 
 @every_row(

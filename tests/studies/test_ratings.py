@@ -1,6 +1,5 @@
 """Ratings rebuilt from a run's files: bitwise equal TrueSkill, and the fit of several runs."""
 
-import asyncio
 import json
 import shutil
 from collections import Counter
@@ -9,11 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.builders import game
-from tests.helpers.loop import make_context
+from tests.helpers.loop import make_context, train_to_end
 from tests.helpers.mistakes import refused
 from tests.helpers.records import flat, game_record
-from unstable.config import dump
-from unstable.loop.train import train
 from unstable.records.files import write_lines
 from unstable.records.folder import RunFolder
 from unstable.records.reading import Skipped
@@ -33,16 +30,8 @@ GRPO = {"algorithm": {"name": "grpo"}, "batch_size": 16, "micro_batch_size": 8}
 
 
 def trained(tiny_folder: Path, place: Path, seed: int, mode: str, **changes: object) -> RunFolder:
-    """A run's folder, with its config as a command would write it."""
-    loop = {"mode": mode, "steps": 5}
-    context = make_context(
-        tiny_folder, place, num_actors=2, seed=seed, loop=loop, **{**POOL, **changes}
-    )
-    asyncio.run(train(context))
-    context.tracker.close()
-    folder: RunFolder = context.folder
-    folder.config.write_text(dump(context.config), encoding="utf-8")
-    return folder
+    own = POOL | {"seed": seed, "loop": {"mode": mode, "steps": 5}} | changes
+    return train_to_end(make_context(tiny_folder, place, 2, **own))
 
 
 @pytest.fixture(scope="module")

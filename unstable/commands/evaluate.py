@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from unstable.commands.corrected import (
-    Baseline,
     PlayedLuck,
     baseline_of,
     corrected_lines,
@@ -96,7 +95,16 @@ def evaluate(
     ) -> tuple[list[GameResult], dict[str, PlayedLuck], list[Exploitability]]:
         for player, actor in product(served, actors):
             await actor.publish(player)
-        results, lucks = await _play(actors, lines, resolved.config, specs, valued)
+        fixed = {}
+        if valued is not None:
+            lines.phase("fixing the values of positions")
+            fixed = await fixed_before(actors, resolved.config, valued, specs)
+        lines.phase("evaluating", len(specs))
+        results = await play_evaluation(actors, specs, lines.advance)
+        lucks: dict[str, PlayedLuck] = {}
+        if valued is not None:
+            lines.phase("computing luck")
+            lucks = await luck_by_env(actors, resolved.config, valued, fixed, results)
         if counted:
             lines.phase("computing exploitability")
         own = PlayerId.policy(version)
@@ -110,26 +118,6 @@ def evaluate(
     if baseline is not None:
         print(*corrected_lines(version, results, lucks, baseline), sep="\n")
     return scores
-
-
-async def _play(
-    actors: Sequence[Actor],
-    lines: Lines,
-    config: RunConfig,
-    specs: Sequence[GameSpec],
-    baseline: Baseline | None,
-) -> tuple[list[GameResult], dict[str, PlayedLuck]]:
-    """Play an evaluation's games; returns them and, with a baseline, the luck in them by env."""
-    fixed = {}
-    if baseline is not None:
-        lines.phase("fixing the values of positions")
-        fixed = await fixed_before(actors, config, baseline, specs)
-    lines.phase("evaluating", len(specs))
-    results = await play_evaluation(actors, specs, lines.advance)
-    if baseline is None:
-        return results, {}
-    lines.phase("computing luck")
-    return results, await luck_by_env(actors, config, baseline, fixed, results)
 
 
 def _past(folder: RunFolder, version: int, config: RunConfig) -> list[PlayerId]:

@@ -75,53 +75,42 @@ def go_on(
 
     Training is by play, or on recorded games with `offline`. Shows the result at the end.
     """
+    config = resolved.config
     with ended_by_sigterm(), logging_to(folder, "loop"):
-        sinks = own_sinks(resolved.config, callbacks)
+        sinks = own_sinks(config, callbacks)
         tracker = Tracker(
-            resolved.config,
+            config,
             folder,
             device=resolved.machine.summary,
             usage=DeviceProbe().read,
             sinks=sinks,
         )
-        tracker.view.requests = {g.key: load_style(g.prompt).request for g in resolved.config.games}
+        tracker.view.requests = {g.key: load_style(g.prompt).request for g in config.games}
         with contextlib.closing(tracker):
-            _run(resolved, folder, tracker, state, offline, loop)
-
-
-def _run(
-    resolved: Resolved,
-    folder: RunFolder,
-    tracker: Tracker,
-    state: RunState | None,
-    offline: OfflineData | None,
-    loop: Loop,
-) -> None:
-    interrupt = Interrupt()
-    ending: Ending = "failed"
-    reason, shown = "", True
-    try:
-        with tracker.refreshing(), failures_logged(folder, "loop"):
-            ready_weights(resolved.config.model, tracker.phase)  # once, before processes start
-            training = _train(
-                resolved.config, resolved.plan, folder, tracker, interrupt, state, offline, loop
-            )
-            reason = run_to_end(training, tracker.print, interrupt)
-        ending = "ended"
-    except (ConfigError, KeyboardInterrupt) as stop:
-        ending = "interrupted" if isinstance(stop, KeyboardInterrupt) else "failed"
-        reason, shown = str(stop), bool(folder.versions())
-        raise
-    except RunFailedError as error:
-        reason = str(error)
-        raise
-    finally:
-        if shown:
-            tracker.finish(one_line(reason), ending)
-            wanted = resolved.config.tracking.report
-            tracker.end(
-                one_line(reason) or ending, report_at_end(folder, tracker.print) if wanted else None
-            )
+            interrupt = Interrupt()
+            ending: Ending = "failed"
+            reason, shown = "", True
+            try:
+                with tracker.refreshing(), failures_logged(folder, "loop"):
+                    ready_weights(config.model, tracker.phase)  # once, before processes start
+                    training = _train(
+                        config, resolved.plan, folder, tracker, interrupt, state, offline, loop
+                    )
+                    reason = run_to_end(training, tracker.print, interrupt)
+                ending = "ended"
+            except (ConfigError, KeyboardInterrupt) as stop:
+                ending = "interrupted" if isinstance(stop, KeyboardInterrupt) else "failed"
+                reason, shown = str(stop), bool(folder.versions())
+                raise
+            except RunFailedError as error:
+                reason = str(error)
+                raise
+            finally:
+                if shown:
+                    tracker.finish(one_line(reason), ending)
+                    wanted = config.tracking.report
+                    report = report_at_end(folder, tracker.print) if wanted else None
+                    tracker.end(one_line(reason) or ending, report)
 
 
 async def _train(

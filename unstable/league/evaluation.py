@@ -143,20 +143,19 @@ def evaluation_scores(
 def by_opponent(
     version: int, results: Sequence[GameResult]
 ) -> dict[tuple[str, str, float], list[GameResult]]:
-    """Return games by env, opponent and temperature, in the order of their first games."""
+    """Return games by env, opponent and temperature, in the order of their first games.
+
+    An opponent's name is `PAST` for a policy version, else the player's name.
+    """
     policy = PlayerId.policy(version)
     tables: dict[tuple[str, str, float], list[GameResult]] = {}
     for result in results:
-        others = [seat.player for seat in result.spec.seats if seat.player != policy]
-        opponent = opponent_name(others[0]) if others else ALONE
-        key = (result.spec.env, opponent, _temperature(version, result))
-        tables.setdefault(key, []).append(result)
+        seats, opponent = result.spec.seats, ALONE
+        if others := [seat.player for seat in seats if seat.player != policy]:
+            opponent = others[0].name if others[0].version is None else PAST
+        temperature = seats[own_side(version, result)[0]].temperature
+        tables.setdefault((result.spec.env, opponent, temperature), []).append(result)
     return tables
-
-
-def opponent_name(player: PlayerId) -> str:
-    """Return an opponent's name in scores: `PAST` for a policy version, else the player's name."""
-    return player.name if player.version is None else PAST
 
 
 def _with_gain(
@@ -218,10 +217,6 @@ def own_side(version: int, result: GameResult) -> Side:
     """Return the version's seats in a game."""
     policy = PlayerId.policy(version)
     return tuple(n for n, seat in enumerate(result.spec.seats) if seat.player == policy)
-
-
-def _temperature(version: int, result: GameResult) -> float:
-    return result.spec.seats[own_side(version, result)[0]].temperature
 
 
 def _score(

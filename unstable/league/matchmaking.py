@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from unstable.config import ConfigError, OpponentsConfig, PastConfig, shown
+from unstable.config import ConfigError, OpponentsConfig, shown
 from unstable.config.plugins import check_call, described, faults_to, target_or
 from unstable.league.skills import ENVIRONMENT
 from unstable.types import PlayerId
@@ -93,7 +93,7 @@ def prioritized(scores: Sequence[float], even: bool, exponent: float) -> list[fl
     """Return the weights of `pfsp`, the largest being 1, for expected scores inside (0, 1)."""
     p = np.array(scores)
     logs = np.log1p(-p) + (np.log(p) if even else 0.0)
-    return _plain(np.exp(exponent * (logs - logs.max())))
+    return np.exp(exponent * (logs - logs.max())).tolist()
 
 
 def quality(policy: VersionStats, past: Sequence[VersionStats]) -> Weights:
@@ -105,7 +105,7 @@ def quality(policy: VersionStats, past: Sequence[VersionStats]) -> Weights:
     spread = noise + policy.sigma**2 + np.array([each.sigma**2 for each in past])
     gaps = policy.mu - np.array([each.mu for each in past])
     logs = np.log(noise / spread) / 2 - gaps**2 / (2 * spread)
-    return _plain(np.exp(logs - logs.max()))
+    return np.exp(logs - logs.max()).tolist()
 
 
 def thompson(policy: VersionStats, past: Sequence[VersionStats]) -> Weights:
@@ -125,11 +125,7 @@ def thompson(policy: VersionStats, past: Sequence[VersionStats]) -> Weights:
     mass /= mass.sum(axis=1, keepdims=True)
     above = np.maximum(1 - mass.cumsum(axis=1) + mass / 2, 1e-300)  # P(the other score is higher)
     others = np.log(above).sum(axis=0) - np.log(above)
-    return _plain((mass * np.exp(others)).sum(axis=1))
-
-
-def _plain(weights: Floats) -> list[float]:
-    return [float(weight) for weight in weights]
+    return (mass * np.exp(others)).sum(axis=1).tolist()
 
 
 BUILT_IN: dict[str, Callable[..., Weights]] = {
@@ -155,10 +151,11 @@ class Matchmaker:
     def __init__(self, config: OpponentsConfig) -> None:
         self._is_uniform = all(each.rule == "uniform" for each in config.past)
         self._pinned = config.pinned
-        self._rules = [
-            (each.weight, _read_rule(each, f"opponents.past.{index}.rule"))
-            for index, each in enumerate(config.past)
-        ]
+        self._rules = []  # weights, and rules that return probabilities
+        for index, each in enumerate(config.past):
+            field = f"opponents.past.{index}.rule"
+            read = read_rule(BUILT_IN, each.rule, each.args, field, "policy, past", *TRIAL[:2])
+            self._rules.append((each.weight, partial(_asked, *read)))
         for _, rule in self._rules:
             rule(TRIAL[-1], TRIAL[:-1])
 
@@ -180,15 +177,7 @@ class Matchmaker:
             return []
         total = sum(weight for weight, _ in self._rules)
         parts = [weight / total * rule(policy, past) for weight, rule in self._rules]
-        return _plain(np.sum(parts, axis=0))
-
-
-def _read_rule(
-    config: PastConfig, field: str
-) -> Callable[[VersionStats, Sequence[VersionStats]], Floats]:
-    """Return the rule that a config entry names, as a function that returns probabilities."""
-    of = "policy, past"
-    return partial(_asked, *read_rule(BUILT_IN, config.rule, config.args, field, of, *TRIAL[:2]))
+        return np.sum(parts, axis=0).tolist()
 
 
 def read_rule(

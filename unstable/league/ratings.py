@@ -194,7 +194,7 @@ class Registry:
 
     def _pay(self, scores: dict[PlayerId, float]) -> None:
         """Count the wins of a game's newest version against each older version of its policy."""
-        newest = max(scores, key=_age)
+        newest = max(scores, key=lambda each: -1 if each.version is None else each.version)
         for player, its in scores.items():
             if player.label == newest.label and player.version != newest.version:
                 won, games = self._payoffs.get(player, (0.0, 0.0))
@@ -293,8 +293,3 @@ class Registry:
         self._past = {name: [*map(PlayerId.parse, past)] for name, past in state.past.items()}
         self._probabilities = dict(state.probabilities)
         self._payoffs = {PlayerId.parse(name): each for name, each in state.payoffs.items()}
-
-
-def _age(player: PlayerId) -> int:
-    """Return a key that sorts versions by age, after players without one."""
-    return -1 if player.version is None else player.version

@@ -89,11 +89,6 @@ class MetricHistory:
         """Figures of the newest RECENT updates."""
         return self.recent[-RECENT:]
 
-    @property
-    def is_known(self) -> bool:
-        """True if there is a reference level."""
-        return self.least is not None
-
     def finding(
         self, figure: float, threshold: float, within: Callable[[float, float], bool]
     ) -> RuleFinding | None:
@@ -152,7 +147,7 @@ def level(points: Iterable[FigurePoint]) -> float:
 
 def below_start(history: MetricHistory, share: float) -> RuleFinding | None:
     """Return a finding if the newest values are all below a share of the level at the start."""
-    if not history.is_known:
+    if history.least is None:
         return None
     figure = max(point.value for point in history.last)
     return history.finding(figure, share * level(history.start), ge)

@@ -52,7 +52,7 @@ class Schedule:
         self.envs: list[float] = []
         self._weights = [game.weight for game in config.games]
         self._env_weights = list(accumulate(self._weights))  # current weights, cumulative
-        self._next_game = 0
+        self.next_game = 0  # id of the first game of the next group
         self._next_group = 0
         self._stretches: list[tuple[Stretch, SeriesPlace]] = []
         self._drawn_with: tuple[object, ...] = ()
@@ -110,18 +110,18 @@ class Schedule:
         size, branches = self._config.group_size, self._config.groups.by == "branch"
         first = self._spec(policy, past, branches=size if branches else 0)
         if branches:
-            self._next_game += 1 + size
+            self.next_game += 1 + size
             return [first]
-        self._next_game += size
+        self.next_game += size
         others = range(1, size)
         return [first, *(replace(first, game_id=first.game_id + k, member=k) for k in others)]
 
     def _mark(self, policy: PlayerId, past: Sequence[PlayerId], probabilities: list[float]) -> None:
         """Begin a stretch if games are drawn differently from now on."""
         way = (policy, past, probabilities, self.shares, self._fixed, self.envs)
-        if way == self._drawn_with and self._next_game < self._stretch_ends:
+        if way == self._drawn_with and self.next_game < self._stretch_ends:
             return
-        self._stretch_ends = self._next_game + LONGEST_STRETCH - self._most_in_group
+        self._stretch_ends = self.next_game + LONGEST_STRETCH - self._most_in_group
         fixed = list(self._fixed)
         self._drawn_with = policy, list(past), probabilities, self.shares, fixed, self.envs
         self._probabilities = probabilities
@@ -130,7 +130,7 @@ class Schedule:
         if self.envs:
             self._env_frequencies.begin([game.key for game in self._config.games], self.envs)
         stretch = Stretch(
-            first=self._next_game,
+            first=self.next_game,
             policy=policy.name,
             past=[player.name for player in past],
             probabilities=probabilities,
@@ -155,7 +155,7 @@ class Schedule:
     @property
     def oldest_again(self) -> int:
         """Id of the oldest game that can certainly be drawn again."""
-        return max(0, self._next_game - MOST_AGAIN)
+        return max(0, self.next_game - MOST_AGAIN)
 
     def drawn_again(self, games: Collection[int]) -> list[GameSpec]:
         """Draw games of the series again by their ids, equal to the first time."""
@@ -181,11 +181,6 @@ class Schedule:
                 drawn += series.draw_group(policy, past, stretch.probabilities)
             yield stretch, place, drawn
 
-    @property
-    def next_game(self) -> int:
-        """Id of the first game of the next group."""
-        return self._next_game
-
     def leave_out(self, opponent: str) -> bool:
         """Stop drawing a fixed opponent; returns whether it was drawn. A resume forgets this."""
         left = [each for each in self._fixed if each.key != opponent]
@@ -202,10 +197,10 @@ class Schedule:
             seats = [self._trained(policy) for _ in range(game.seats)]
         else:
             seats = self._against_others(game, kind, policy, past, branches)
-        seed = derive_seed(self._config.seed, "game", self._next_game)
+        seed = derive_seed(self._config.seed, "game", self.next_game)
         opening = self._opening(seed)
         return GameSpec(
-            game_id=self._next_game,
+            game_id=self.next_game,
             purpose="train",
             env=game.key,
             seed=seed,
@@ -306,11 +301,11 @@ class Schedule:
     def _place(self) -> SeriesPlace:
         state = self._random.getstate()
         return SeriesPlace.model_construct(
-            next_game=self._next_game, next_group=self._next_group, random=state
+            next_game=self.next_game, next_group=self._next_group, random=state
         )
 
     def _go_to(self, place: SeriesPlace) -> None:
-        self._next_game, self._next_group = place.next_game, place.next_group
+        self.next_game, self._next_group = place.next_game, place.next_group
         self._random.setstate(place.random)
 
     def state(self) -> ScheduleState:

@@ -151,18 +151,6 @@ class Made(NamedTuple):
     inherits_from: int
 
 
-def make_buffer(config: RunConfig) -> Buffer:
-    """Return the buffer of a run."""
-    assert isinstance(config.buffer.capacity, int), "planning resolves auto"
-    batch_size = config.learner.batch_size
-    return Buffer(
-        config.buffer.capacity,
-        batch_size,
-        config.buffer.max_staleness,
-        MAX_REFILLS * batch_size if config.groups.drop_tied else None,
-    )
-
-
 def make_registry(config: RunConfig, matchmaker: Matchmaker | None = None) -> Registry:
     """Return the registry of a run, anchored at the first opponent that is a fixed program.
 
@@ -229,7 +217,14 @@ class Context:
 
     def __post_init__(self) -> None:
         config = self.config
-        self.buffer = make_buffer(config)
+        assert isinstance(config.buffer.capacity, int), "planning resolves auto"
+        batch_size = config.learner.batch_size
+        self.buffer = Buffer(
+            config.buffer.capacity,
+            batch_size,
+            config.buffer.max_staleness,
+            MAX_REFILLS * batch_size if config.groups.drop_tied else None,
+        )
         self.gate = Gate(self.buffer)
         self.registry = make_registry(config, Matchmaker(config.opponents))
         self.past_results = PastResults()

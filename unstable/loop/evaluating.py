@@ -1,10 +1,9 @@
 """Evaluations: selecting the due ones of a version, playing them, and recording the results."""
 
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import TypeVar
 
 from unstable.league.evaluation import (
     evaluation_games,
@@ -17,46 +16,32 @@ from unstable.loop import state
 from unstable.loop.context import HELD_OUT_LOSS, Context, decide, distribute, sleeping
 from unstable.records.policies import read_policies
 from unstable.records.reading import Skipped
-from unstable.types import GameResult, GameSpec, PlayedGame, Shares
+from unstable.types import GameResult, GameSpec, Shares
 
-Ended = TypeVar("Ended", PlayedGame, GameResult)
 Evaluation = Callable[[Context, int], Awaitable[None]]
 """Evaluates a version, given by its number."""
 
 
-def due_evaluations(context: Context, version: int) -> list[Evaluation]:
-    """Return the evaluations that the config schedules at a version and that are not done yet."""
-    is_last = version == context.config.loop.steps
+def due_evaluations(context: Context, version: int, *, is_last: bool = False) -> list[Evaluation]:
+    """Return the evaluations of a version that the config schedules and that are not done yet.
+
+    `is_last` counts it as the run's last version in any case.
+    """
+    is_last |= version == context.config.loop.steps
+    config, versions = context.config.eval, context.versions
+    kinds: list[tuple[int, int, Evaluation]] = [
+        (config.every, versions.evaluated, evaluate),
+        (config.exploitability.every, versions.measured, measure_exploitability),
+    ]
     due = [
         run_evaluation
-        for every, last, run_evaluation in evaluations(context)
+        for every, last, run_evaluation in kinds
         if every and last < version and (version % every == 0 or is_last)
     ]
-    return [*due, *_held_out(context, version, is_last=is_last)]
-
-
-def missing_evaluations(context: Context) -> list[Evaluation]:
-    """Return the enabled evaluations that the current version has not had."""
-    version = context.version
-    missing = [run for every, last, run in evaluations(context) if every and last < version]
-    return [*missing, *_held_out(context, version, is_last=True)]
-
-
-def _held_out(context: Context, version: int, *, is_last: bool) -> list[Evaluation]:
-    """Return the held-out loss as an evaluation, if it is due and not known yet; else nothing."""
     data = context.offline
-    if data is None or version in context.held_out_losses:
-        return []
-    return [measure_held_out] if data.measures(version, is_last=is_last) else []
-
-
-def evaluations(context: Context) -> list[tuple[int, int, Evaluation]]:
-    """Return per kind of evaluation: its interval in updates, last evaluated version, function."""
-    config = context.config.eval
-    return [
-        (config.every, context.versions.evaluated, evaluate),
-        (config.exploitability.every, context.versions.measured, measure_exploitability),
-    ]
+    if data is not None and version not in context.held_out_losses:
+        due += [measure_held_out] * data.measures(version, is_last=is_last)
+    return due
 
 
 async def evaluate(context: Context, version: int) -> None:
@@ -67,7 +52,10 @@ async def evaluate(context: Context, version: int) -> None:
     if not context.evaluates_beside:
         context.tracker.phase("evaluating", 0, len(specs))
     play = partial(play_evaluation, context, version=version)
-    results = in_order(await distribute(specs, context.actors, play))
+    # Sorted by id, so that nothing depends on an actor's speed.
+    results = sorted(
+        await distribute(specs, context.actors, play), key=lambda each: each.spec.game_id
+    )
     context.versions.evaluated, context.versions.judging = version, set()
     context.rate(rated_games(context.config, version, results))
     if version == 0:
@@ -94,11 +82,6 @@ async def play_evaluation(
                 played.append(result)
             await context.look_at(index)
     return played
-
-
-def in_order(played: Iterable[Ended]) -> list[Ended]:
-    """Return all actors' games sorted by id, so that nothing depends on an actor's speed."""
-    return sorted(played, key=lambda each: each.spec.game_id)
 
 
 async def measure_exploitability(context: Context, version: int) -> None:

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, NonNegativeInt, PlainSerializer, PlainValidator, ValidationError
 
 from unstable.buffers.buffer import BufferState
-from unstable.config import FORMAT, RunFailedError
+from unstable.config import RunFailedError
 from unstable.league.curriculum import CurriculumState
 from unstable.league.evaluation import evaluation_games, named, numbered
 from unstable.league.guard import GuardState
@@ -22,7 +22,7 @@ from unstable.league.ratings import RegistryState
 from unstable.league.series import ScheduleState
 from unstable.loop.context import HELD_OUT_LOSS, Context
 from unstable.loop.ended import Ended
-from unstable.records.files import json_parts, plain, write_whole
+from unstable.records.files import json_line, plain, write_whole
 from unstable.records.games import read_games
 from unstable.records.reading import Skipped, as_record, read_rows
 from unstable.records.text import command_line
@@ -114,18 +114,12 @@ def save(context: Context, actors: Sequence[ActorState]) -> None:
         marks=context.folder.marks(version),
     )
     try:
-        write_whole(context.folder.state(version), _text(state))
+        write_whole(context.folder.state(version), json_line(state))
     except OSError as error:
         raise RunFailedError(
             f"the state of version {version} cannot be written ({error.strerror}); free disk "
             f"space; then: {command_line('unstable', 'train', '--resume', context.folder.root)}"
         ) from error
-
-
-def _text(state: RunState) -> bytes:
-    """Return the state's line; raise `ValueError` for a number that is not finite."""
-    (text,) = json_parts([state])
-    return b'{"format":%d,%b\n' % (FORMAT, text[1:])
 
 
 async def restore(context: Context, state: RunState) -> None:

@@ -24,12 +24,7 @@ from unstable.datasets.offline import OfflineData
 from unstable.loop import state
 from unstable.loop.context import Context, Made, sleeping
 from unstable.loop.dealing import Dealer
-from unstable.loop.evaluating import (
-    due_evaluations,
-    end_evaluation,
-    end_evaluations,
-    missing_evaluations,
-)
+from unstable.loop.evaluating import due_evaluations, end_evaluation, end_evaluations
 from unstable.loop.protocols import Actor, HeldVersion
 from unstable.types import GameSpec, PackedBatch, PlayedGame, Update
 
@@ -59,7 +54,7 @@ async def train(context: Context) -> str:
         await run_sync(context, deadline)
     else:
         await run_async(context, deadline)
-    if missing := missing_evaluations(context):
+    if missing := due_evaluations(context, context.version, is_last=True):
         for run_evaluation in missing:
             await run_evaluation(context, context.version)
         await end_update(context)

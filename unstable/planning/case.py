@@ -76,7 +76,6 @@ class Case:
             config=self.config,
             shape=self.shape,
             dtype=self.dtype,
-            max_length=self.longest,
             max_requests=VLLM_GAMES if games == "auto" else games,
             max_loras=self.max_loras,
             max_cpu_loras=self.max_cpu_loras,

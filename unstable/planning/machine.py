@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple
 
 import psutil
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from unstable.models.base import computes_bfloat16
 
@@ -170,7 +171,7 @@ def together(machines: Sequence[Machine]) -> Machine:
         return last
     unread = [f"{each.node}: {each.nvml_error}" for each in machines if each.nvml_error is not None]
     drivers = [each for each in machines if each.driver_cuda is not None]
-    oldest = min(drivers, key=lambda each: _numbers(each.driver_cuda), default=last)
+    oldest = min(drivers, key=lambda each: Version(each.driver_cuda or "0"), default=last)
     shared = [each.shared_bytes for each in machines if each.shared_bytes is not None]
     return replace(
         last,
@@ -187,10 +188,6 @@ def together(machines: Sequence[Machine]) -> Machine:
         shared_bytes=min(shared, default=None),
         nodes=tuple(machines),
     )
-
-
-def _numbers(version: str | None) -> list[int]:
-    return [int(number) for number in (version or "0").split(".")]
 
 
 def this_machine() -> Machine:

@@ -30,7 +30,6 @@ class EngineSetup:
     config: RunConfig
     shape: ModelShape
     dtype: Dtype
-    max_length: int  # tokens of prompt and answer
     max_requests: int
     max_loras: int  # maximum in one forward pass
     max_cpu_loras: int  # maximum in memory

@@ -48,11 +48,6 @@ class Worker:
         self._process: subprocess.Popen[bytes] | None = None
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
-    @property
-    def is_running(self) -> bool:
-        """True if the process was started and `close` has not ended it."""
-        return self._process is not None
-
     async def ask(self, request: object) -> Any:
         """Return the reply to a request, or raise the error that the function raised.
 

@@ -131,7 +131,7 @@ def one_process(path: Path) -> Iterator[None]:
         yield
 
 
-def json_line(record: Mapping[str, Any] | Struct) -> bytes:
+def json_line(record: object) -> bytes:
     """Return a record, with its format, as a line of strict JSON with control characters escaped.
 
     Raises `ValueError` for a number that is not finite.
@@ -139,7 +139,7 @@ def json_line(record: Mapping[str, Any] | Struct) -> bytes:
     return json_lines([record])
 
 
-def json_lines(records: Iterable[Mapping[str, Any] | Struct]) -> bytes:
+def json_lines(records: Iterable[object]) -> bytes:
     """Return the lines of several records, concatenated; see `json_line`."""
     head = b'{"format":%d' % FORMAT
     texts = json_parts(records)
@@ -184,11 +184,6 @@ def _text(value: object) -> str:
         if b"null" not in text:  # msgspec also writes NaN and infinity as null
             return text.decode()
     return to_json(value, inf_nan_mode="constants", fallback=plain).decode()
-
-
-def hide_in_line(line: bytes) -> bytes:
-    """Return a line from another process without the secrets that this process knows."""
-    return hide_in_lines([line])[0]
 
 
 def hide_in_lines(lines: list[bytes]) -> list[bytes]:
@@ -274,11 +269,6 @@ def whole_size(path: Path, block: int = 2**20) -> int:
 def write_lines(path: Path, records: Iterable[Mapping[str, Any] | Struct]) -> None:
     """Replace a file atomically by JSON lines."""
     write_whole(path, json_lines(records))
-
-
-def whole_lines(file: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield a run's lines but for one without an end, which is being written or was interrupted."""
-    return (line for line in file if line.endswith(b"\n"))
 
 
 def read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:

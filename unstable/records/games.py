@@ -38,7 +38,7 @@ def game_body(result: GameResult, trajectories: Sequence[Trajectory] = ()) -> by
 def game_line(body: bytes, version: int, actor: int | None) -> bytes:
     """Return the line of a game's body; raises `ValueError` if it does not make one line.
 
-    `hide_in_line` must then remove secrets unknown to the process that made the body.
+    `hide_in_lines` must then remove secrets unknown to the process that made the body.
     """
     by = b"null" if actor is None else b"%d" % actor
     line = b'{"format":%d,"version":%d,"actor":%b,%b\n' % (FORMAT, version, by, body[1:])

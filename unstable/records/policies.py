@@ -25,14 +25,10 @@ def write_policies(folder: RunFolder, version: int, policies: Mapping[str, Share
 def read_policies(folder: RunFolder, before: int, skipped: Skipped) -> dict[str, dict[int, Shares]]:
     """Return policies of versions before one, by game: the newest and others evenly spaced."""
     known = [version for version in folder.measured() if version < before]
-    step = max(1.0, (len(known) - 1) / (MOST_COMPARED - 1))
-    chosen = (
-        known
-        if len(known) <= MOST_COMPARED
-        else [known[round(at * step)] for at in range(MOST_COMPARED)]
-    )
+    count = min(len(known), MOST_COMPARED)
+    step = (len(known) - 1) / max(1, count - 1)
     found: dict[str, dict[int, Shares]] = {}
-    for version in chosen:
+    for version in (known[round(at * step)] for at in range(count)):
         for game, shares in read_policy(folder, version, skipped).items():
             found.setdefault(game, {})[version] = shares
     return found

@@ -14,7 +14,6 @@ from msgspec import MsgspecError, ValidationError, convert
 from msgspec import json as json_codec
 
 from unstable.config import FORMAT, ConfigError, check_format, shown
-from unstable.records.files import whole_lines
 from unstable.records.shapes import row_problem
 from unstable.types import PlayerId
 from unstable.types.metrics import MetricKey
@@ -164,8 +163,8 @@ def placed_records(
     place = start
     with path.open("rb") as lines:
         lines.seek(start)
-        for number, line in enumerate(whole_lines(lines), start=1):
-            if end is not None and place >= end:
+        for number, line in enumerate(lines, start=1):
+            if not line.endswith(b"\n") or (end is not None and place >= end):
                 return
             try:
                 if line.strip() and (record := parse(line, kind, f"{path}:{number}")) is not None:

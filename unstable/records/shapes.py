@@ -195,7 +195,7 @@ def row_problem(row: dict[str, Any]) -> str | None:
     if type(version) is not int or not 0 <= version < 2**53:
         return f"version = {shown(version)}: not a version number"
     for name, value in row.items():
-        if value is not None and not is_figure(value):
+        if value is not None and not (isinstance(value, int | float) and abs(value) < MOST):
             return f"{name}: not a number in the valid range"
     for name, others in _groups(tuple(row)):
         if row[name] is not None:
@@ -203,11 +203,6 @@ def row_problem(row: dict[str, Any]) -> str | None:
             if missing:
                 return f"{missing[0]}: missing, but {name.rpartition('/')[2]} is set"
     return None
-
-
-def is_figure(value: Any) -> bool:
-    """Return whether a value is a number within the range of metrics, or a bool."""
-    return isinstance(value, int | float) and abs(value) < MOST
 
 
 @lru_cache(maxsize=64)

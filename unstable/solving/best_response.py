@@ -29,14 +29,12 @@ class Assessment:
     illegal_mass: float  # probability of an illegal action in self-play
 
     @property
-    def nash_conv(self) -> float:
-        """Sum over seats of the gain from deviating alone to a best response."""
-        return sum(best - value for best, value in zip(self.best, self.values, strict=True))
-
-    @property
     def exploitability(self) -> float:
-        """Half of `nash_conv`; 0 at an equilibrium."""
-        return self.nash_conv / 2
+        """Half the sum over seats of the gain from deviating alone to a best response.
+
+        It is 0 at an equilibrium.
+        """
+        return sum(best - value for best, value in zip(self.best, self.values, strict=True)) / 2
 
 
 def assess(tree: Tree, policy: Policy, *, forfeits: bool) -> Assessment:

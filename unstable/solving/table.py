@@ -51,14 +51,10 @@ def policy_of(tree: Tree, rows: Sequence[TableRow], place: str) -> Policy:
                 f"{place}: {where}: invalid probabilities {shown(dict(row))}; give numbers >= 0 "
                 "with a sum <= 1"
             )
-        policy[_key(node)] = row
+        policy[node.information_set if node.information_set >= 0 else node.key] = row
     for seat, name in given:
         raise ConfigError(f"{place}: seat {seat} never reaches {shown(name)}; remove it")
     return policy
-
-
-def _key(node: Node) -> object:
-    return node.information_set if node.information_set >= 0 else node.key
 
 
 def _named(tree: Tree) -> Iterator[tuple[str, Node]]:

@@ -175,7 +175,7 @@ class _Grower:
         node.children = [
             self.after(
                 lambda action=action: _stepped(copy_of(), action),  # type: ignore[misc]
-                _with(memories, seat, (number, action)),
+                (*memories[:seat], (number, action), *memories[seat + 1 :]),
             )
             for action in actions
         ]
@@ -185,7 +185,8 @@ class _Grower:
         """Return the actions in the order of `known`, a position with an equal observation."""
         if set(actions) == set(known.actions):
             return known.actions
-        seen = _quoted(known.shown)
+        text = in_words(known.shown)
+        seen = shown_text(text if len(text) <= _WORDS else f"...{text[-_WORDS:]}")
         raise ConfigError(
             f"games = {self.config.key}: seat {known.seat} has the same observation, {seen}, in "
             f"positions with different legal actions, {_listed(known.actions)} and "
@@ -195,19 +196,10 @@ class _Grower:
         )
 
 
-def _with(memories: Memories, seat: int, memory: object) -> Memories:
-    return (*memories[:seat], memory, *memories[seat + 1 :])
-
-
 def in_words(observation: Observation) -> str:
     """Return the parts of an observation that change between positions, in one line."""
     changing = [*observation.events, observation.board]
     return " ".join((observation.position or " ".join(changing)).split())
-
-
-def _quoted(observation: Observation) -> str:
-    text = in_words(observation)
-    return shown_text(text if len(text) <= _WORDS else f"...{text[-_WORDS:]}")
 
 
 def _listed(actions: tuple[str, ...]) -> str:

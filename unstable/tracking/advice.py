@@ -4,7 +4,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence
 
 from unstable.config import RunConfig, shown
-from unstable.types import Answer, GameResult, PlayedGame, Turn
+from unstable.types import GameResult, PlayedGame, Turn
 
 LOOKED_AT = 64
 """Answers of the policy in an env after which advice is given."""
@@ -30,7 +30,7 @@ class Illegal:
         if not self.wants(game.spec.env):
             return None
         turns = self._turns[game.spec.env]
-        turns += [turn for turn in game.turns if _is_policys(turn)]
+        turns += [t for t in game.turns if (s := t.answer.sampled) and s.version is not None]
         if len(turns) < LOOKED_AT:
             return None
         legal = sum(not turn.invalid for turn in turns)
@@ -51,9 +51,8 @@ class Illegal:
             if self._fresh:
                 remedy = "start without `--init fresh` for a warm start on legal moves"
         if not like.formatted:
-            why = (
-                f"in which the parser finds no action; the prompt asks for {shown(_request(like))}"
-            )
+            asked = like.observation.rstrip().rpartition("\n")[2]
+            why = f"in which the parser finds no action; the prompt asks for {shown(asked)}"
             remedy += f", or set {place}.parser to read the model's answers"
         if game.legal_moves is None:
             remedy += "; without a list of legal moves, train on examples with `unstable sft`"
@@ -62,16 +61,6 @@ class Illegal:
             f"most often {shown(text)} ({count} times), {why}. The game expects actions {form} "
             f"({place}.action_form); {remedy}"
         )
-
-
-def _request(answer: Answer) -> str:
-    """Return the last line of an answer's prompt."""
-    return answer.observation.rstrip().rpartition("\n")[2]
-
-
-def _is_policys(turn: Turn) -> bool:
-    sampled = turn.answer.sampled
-    return sampled is not None and sampled.version is not None
 
 
 CAPPED_GAMES = 16

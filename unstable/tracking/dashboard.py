@@ -12,6 +12,7 @@ from rich.panel import Panel
 
 from unstable.config.plugins import faults_to
 from unstable.tracking.panes import (
+    bars,
     brief,
     collection_pane,
     evaluation_pane,
@@ -20,7 +21,6 @@ from unstable.tracking.panes import (
     head,
     last_line,
     learner_pane,
-    machine_lines,
     machine_pane,
     ratings_pane,
 )
@@ -78,7 +78,7 @@ class Dashboard:
         body = Layout(ratio=1)
         most = height // 2 if width >= WIDE else height // 4
         machine = []  # empty for a finished run
-        if wanted := machine_lines(view):
+        if wanted := len(bars(view)) + len(view.actors):
             pane = _pane("machine", lambda w, h: machine_pane(view, w, h))
             machine = [Layout(pane, size=min(wanted + 2, most))]
         if width >= WIDE:

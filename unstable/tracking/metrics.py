@@ -14,6 +14,13 @@ from unstable.types.tallies import Least
 Row = dict[str, float | None]
 Usage = Callable[[], Mapping[str, float]]
 """Function that returns the machine's utilization by metric name."""
+_RATIOS = {
+    "request_tokens": (("prompt_tokens", "sampled_tokens"), "requests"),
+    "cached_share": (("cached_prompt_tokens",), "prompt_tokens"),
+    "adapter_hit_share": (("adapter_hits",), "adapter_requests"),
+    "tokens_per_step": (("sampled_tokens",), "decode_steps"),
+}
+"""Counters that are summed and the one they are divided by, for each ratio."""
 
 
 class EngineMetrics:
@@ -49,18 +56,10 @@ class EngineMetrics:
         for name in ("prefill_seconds", "decode_seconds"):  # not reported by all engines
             known = any(name in stats for stats in levels)
             row[f"collect/engine/{name}"] = moved[name] if known else None
-        row["collect/engine/request_tokens"] = _ratio(
-            moved["prompt_tokens"] + moved["sampled_tokens"], moved["requests"]
-        )
-        row["collect/engine/cached_share"] = _ratio(
-            moved["cached_prompt_tokens"], moved["prompt_tokens"]
-        )
-        row["collect/engine/adapter_hit_share"] = _ratio(
-            moved["adapter_hits"], moved["adapter_requests"]
-        )
-        row["collect/engine/tokens_per_step"] = _ratio(
-            moved["sampled_tokens"], moved["decode_steps"]
-        )
+        for name, (counters, divisor) in _RATIOS.items():
+            whole = moved[divisor]
+            total = sum(moved[counter] for counter in counters)
+            row[f"collect/engine/{name}"] = total / whole if whole else None
         row["collect/engine/tokens_per_second"] = moved["sampled_tokens"] / seconds
         for level in ("running", "waiting", "games_in_flight"):
             row[f"collect/engine/{level}"] = sum(stats.get(level, 0.0) for stats in levels)
@@ -69,10 +68,6 @@ class EngineMetrics:
     def reset(self) -> None:
         """Reset all increases to 0."""
         self._moved.clear()
-
-
-def _ratio(part_of: float, whole: float) -> float | None:
-    return part_of / whole if whole else None
 
 
 def current_policy(ratings: Iterable[Rating]) -> PlayerId | None:

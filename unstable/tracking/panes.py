@@ -152,11 +152,6 @@ def bars(view: RunView) -> list[Bar]:
     return found
 
 
-def machine_lines(view: RunView) -> int:
-    """Return the number of lines that the machine's pane can fill."""
-    return len(bars(view)) + len(view.actors)
-
-
 def machine_pane(view: RunView, width: int, height: int) -> RenderableType:
     """Return bars of processor, memory and GPUs, and one line per actor."""
     table = grid("left", "left", "right", wide=1)

@@ -15,7 +15,6 @@ from unstable.tracking.display import Display
 from unstable.tracking.lines import progress_bar
 from unstable.tracking.metrics import Row
 from unstable.tracking.sinks import MetricsFile, SinkMaker, open_watchers
-from unstable.tracking.sinks.base import Sink
 from unstable.tracking.status import Ending
 from unstable.tracking.text import needed_text, payoff_text, refusal_line, score_text
 from unstable.types import EvalScore, Update
@@ -43,7 +42,7 @@ class SFTTracker:
         self._display = display = Display(config, folder, console)
         self.view, self.refreshing = display.view, display.refreshing
         self.print = display.print
-        self._sinks: list[Sink] = [MetricsFile(folder), *open_watchers(config, folder, sinks)]
+        self._sinks = open_watchers(config, folder, sinks, [MetricsFile(folder)])
         self.view.summary = RunSummary.of(read_rows(folder.metrics))
         shown = config.tracking.dashboard
         if shown == "on" or (shown == "auto" and display.console.is_terminal):

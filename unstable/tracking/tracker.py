@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from unstable.config import RunConfig
-from unstable.records.files import hide_in_line
+from unstable.records.files import hide_in_lines
 from unstable.records.folder import RunFolder
 from unstable.records.policies import write_policies
 from unstable.records.reading import Skipped, parse_record, read_rows
@@ -133,7 +133,7 @@ class Tracker:
         if isinstance(lines, Unwritable):
             self.display.border(SampleFiles.name, lines.complain)
         elif lines is not None:
-            lines = hide_in_line(lines)
+            (lines,) = hide_in_lines([lines])
             self.recording.emit("sample_lines", update.version, lines)
             if wants_records(self.recording.sinks, "samples"):
                 records = [

@@ -158,7 +158,7 @@ class PlayTally(NamedTuple):
 
 
 def entropy(counts: Mapping[str, int]) -> float | None:
-    """Return the Shannon entropy of counts in nats, whatever their order; None if all are 0.
+    """Return the Shannon entropy of counts in nats, in any order; None if all are 0.
 
     A single kind has an entropy of exactly 0, since the guard compares shares of it.
     """

@@ -36,13 +36,6 @@ class _AttentionRule(NamedTuple):
     sinks: Tensor | None  # [K, G], scores of a key without a value
 
 
-class _WindowView(NamedTuple):
-    """The first position that any token sees through a window, and the additive bias from it on."""
-
-    first: int
-    bias: Tensor
-
-
 class _Seen:
     """Visible positions below `length`: a token at position p sees positions up to p."""
 
@@ -50,17 +43,21 @@ class _Seen:
         self.length = length
         self._positions = positions  # token positions, [..., 1]
         self._first = first  # lowest position
-        self._views: dict[int | None, _WindowView] = {}
+        self._views: dict[int | None, tuple[int, Tensor]] = {}  # by window
 
-    def through(self, window: int | None) -> _WindowView:
-        """Return the bias [..., M] from the first position on; equal windows share it."""
+    def through(self, window: int | None) -> tuple[int, Tensor]:
+        """Return the first position that any token sees, and the additive bias [..., M] from it on.
+
+        The bias is 0, or minus infinity where a key is hidden; equal windows share it.
+        """
         if window not in self._views:
             first = 0 if window is None else max(0, self._first + 1 - window)
             places = torch.arange(first, self.length)
             hidden = places > self._positions
             if window is not None:
                 hidden |= places <= self._positions - window
-            self._views[window] = _WindowView(first, _bias(hidden))
+            bias = torch.zeros(hidden.shape).masked_fill_(hidden, -torch.inf)
+            self._views[window] = first, bias
         return self._views[window]
 
 
@@ -194,20 +191,16 @@ class SlotCache:
         }
         self._num_slots = num_slots
         self._room = 0
-        # Keys are [S, K, D, M], values [S, K, M, D]: products over the first M need no copy.
-        self._layers: dict[int, tuple[Tensor, Tensor]] = {}
+        # Of layers that have attended so far. Keys are [S, K, D, M], values [S, K, M, D]: products
+        # over the first M need no copy.
+        self.layers: dict[int, tuple[Tensor, Tensor]] = {}
         self._future = torch.full((_BLOCK, _BLOCK), -torch.inf).triu_(1)
-
-    @property
-    def num_layers(self) -> int:
-        """Number of layers that have attended so far."""
-        return len(self._layers)
 
     def reserve(self, length: int) -> None:
         """Make room for `length` positions in every slot."""
         if length > self._room:
             self._room = min(-(-length // _ROOM) * _ROOM, self.max_length)
-            for layer, (keys, values) in self._layers.items():
+            for layer, (keys, values) in self.layers.items():
                 known = keys.shape[-1]
                 longer = self._allocate(layer, keys[0, ..., 0][None], values[0, :, 0][None])
                 longer[0][..., :known], longer[1][:, :, :known] = keys, values
@@ -225,7 +218,7 @@ class SlotCache:
     ) -> Tensor:
         """Store the step's keys and values [1, K, T, D]; attend [1, H, T, D] -> [1, T, H, D]."""
         new_keys, new_values = key[0].transpose(0, 1), value[0].transpose(0, 1)  # [T, K, D]
-        keys, values = self._layers.get(layer) or self._allocate(layer, new_keys, new_values)
+        keys, values = self.layers.get(layer) or self._allocate(layer, new_keys, new_values)
         _copy(keys, values, step.before)
         keys[step.slots_T, :, :, step.positions_T] = new_keys
         values[step.slots_T, :, step.positions_T] = new_values
@@ -250,20 +243,11 @@ class SlotCache:
             room = keys.new_zeros((*shape, key_size, self._room))
         else:
             room = keys.new_zeros((*shape, self._room, key_size)).transpose(2, 3)
-        self._layers[layer] = room, values.new_zeros((*shape, self._room, value_size))
-        return self._layers[layer]
+        self.layers[layer] = room, values.new_zeros((*shape, self._room, value_size))
+        return self.layers[layer]
 
 
-class _Copies(NamedTuple):
-    """Copies of equal positions between different slots, done at once."""
-
-    sources: Tensor
-    targets: Tensor
-    start: int
-    stop: int
-
-
-def _together(copies: Sequence[Copy]) -> Iterator[_Copies]:
+def _together(copies: Sequence[Copy]) -> Iterator[tuple[Tensor, Tensor, int, int]]:
     """Group copies into batches with the effect of running them one after another.
 
     Copies of equal positions share a batch where possible. Each copy runs in a round after those
@@ -282,10 +266,11 @@ def _together(copies: Sequence[Copy]) -> Iterator[_Copies]:
     for spans in rounds:
         for (start, stop), group in spans.items():
             sources, targets = ([copy[i] for copy in group] for i in range(2))
-            yield _Copies(torch.tensor(sources), torch.tensor(targets), start, stop)
+            # Slots to copy from and to, and the positions [start, stop) that are copied.
+            yield torch.tensor(sources), torch.tensor(targets), start, stop
 
 
-def _copy(keys: Tensor, values: Tensor, copies: Sequence[_Copies]) -> None:
+def _copy(keys: Tensor, values: Tensor, copies: Sequence[tuple[Tensor, Tensor, int, int]]) -> None:
     lying_keys = keys if keys.stride(-1) == 1 else keys.transpose(2, 3)  # in memory order
     place = 3 if lying_keys is keys else 2
     for sources, targets, start, stop in copies:
@@ -309,11 +294,6 @@ def _batches(
     for first in range(0, len(order), count):
         rows = order[first : first + count]
         yield _Short(slots_R[rows], starts_R[rows], sizes_R[rows], offsets_R[rows])
-
-
-def _bias(hidden: Tensor) -> Tensor:
-    """Return the additive bias: 0, or minus infinity where a key is hidden."""
-    return torch.zeros(hidden.shape).masked_fill_(hidden, -torch.inf)
 
 
 def _scaled(scores: Tensor, rule: _AttentionRule) -> Tensor:

@@ -131,7 +131,7 @@ class EmbeddedEngine:
         """Return the completion, or the logprobs of `next_ids`; cancellation frees its slot."""
         if self._failure is not None:
             raise self._failure
-        if asked.adapter not in self._lora:
+        if asked.adapter not in self._lora.versions:
             raise ValueError(f"adapter {asked.adapter!r} not found; load it first")
         request = EngineRequest(
             asked=asked,
@@ -256,7 +256,7 @@ class EmbeddedEngine:
                 break
             self._waiting.popleft()
             request.slot = placement.slot
-            self._running.add(request, self._lora.version(request.asked.adapter))
+            self._running.add(request, self._lora.versions[request.asked.adapter])
             tokens += len(request.prompt_ids) - placement.start
             placements.append(placement)
             if request.next_ids is None:

@@ -31,14 +31,6 @@ class Version(NamedTuple):
     lora: int  # number of the LoRA added to them
 
 
-class RowGroup(NamedTuple):
-    """Tokens [start, stop) of a forward that belong to one LoRA."""
-
-    start: int
-    stop: int
-    lora: int
-
-
 class GroupedLora:
     """LoRA by forward hooks on the model's linear layers (Hu et al., arxiv.org/abs/2106.09685).
 
@@ -59,18 +51,11 @@ class GroupedLora:
         }
         self._weights: dict[str, dict[int, tuple[Tensor, Tensor]]] = {}  # by layer, then LoRA
         self._whole = WholeVersions(model)
-        self._versions: dict[str | None, Version] = {None: Version(BASE, NO_LORA)}
+        self.versions: dict[str | None, Version] = {None: Version(BASE, NO_LORA)}  # by name
         self._numbers = count(NO_LORA + 1)  # numbers for new LoRAs
         self._hooks: list[Any] = []
         self._tokens = 0  # tokens of the current forward
-        self._groups: list[RowGroup] = []
-
-    def __contains__(self, name: str | None) -> bool:
-        return name in self._versions
-
-    def version(self, name: str | None) -> Version:
-        """Return the version of that name; None is the base."""
-        return self._versions[name]
+        self._groups: list[tuple[int, int, int]] = []  # start, stop and LoRA of tokens
 
     def group(self, weights: int, loras_R: Ints, stops_R: Ints) -> None:
         """Set the weights of the next forward: `weights`, and `loras_R` up to tokens `stops_R`.
@@ -82,14 +67,14 @@ class GroupedLora:
         for lora, _, row in stretches(loras_R):
             start, self._tokens = self._tokens, int(stops_R[row - 1])
             if lora != NO_LORA:
-                self._groups.append(RowGroup(start, self._tokens, lora))
+                self._groups.append((start, self._tokens, lora))
 
     def add(self, adapter: Adapter) -> None:
         """Add a version; raises `ValueError` if its name is taken or it does not fit the model."""
-        if adapter.name in self._versions:
+        if adapter.name in self.versions:
             raise ValueError(f"adapter {adapter.name!r} already exists; give it another name")
         if adapter.is_whole:
-            self._versions[adapter.name] = Version(self._whole.add(adapter), NO_LORA)
+            self.versions[adapter.name] = Version(self._whole.add(adapter), NO_LORA)
             return
         pairs = fitting_pairs(adapter, self._sizes)
         lora = next(self._numbers)
@@ -97,11 +82,11 @@ class GroupedLora:
             down = a.T.to(self._dtype).contiguous()
             up = (b.T.float() * scale).to(self._dtype).contiguous()
             self._layer(module)[lora] = (down, up)
-        self._versions[adapter.name] = Version(BASE, lora)
+        self.versions[adapter.name] = Version(BASE, lora)
 
     def remove(self, name: str) -> None:
         """Remove a version."""
-        version = self._versions.pop(name)
+        version = self.versions.pop(name)
         if version.weights != BASE:
             self._whole.remove(version.weights)
         for weights in self._weights.values():

@@ -98,7 +98,7 @@ class SlotForward:
         step = ForwardPlan(np.arange(len(stops)), np.zeros_like(stops), stops)
         loras = np.full_like(stops, NO_LORA)
         actual = self._forward(torch.cat(ids), step, BASE, loras).float()
-        if self._cache.num_layers == 0:
+        if not self._cache.layers:
             raise ValueError("the model does not use transformers' attention interface")
         if not (actual - expected).abs().mean() <= _PROBE_TOLERANCE * expected.std():
             raise ValueError("packed attention differs from the model's own")

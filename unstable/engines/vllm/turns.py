@@ -21,18 +21,13 @@ class VersionTurns:
 
     def __init__(self, put: Callable[[Path | None], Awaitable[None]]) -> None:
         self._put = put
-        self._in_place: Path | None = None
+        self.in_place: Path | None = None  # the version that the engine computes with
         self._running = 0
         self._waiting: dict[Path | None, list[asyncio.Future[None]]] = {}  # longest wait first
         self._exchange: asyncio.Task[None] | None = None
         self._took = 0.0  # seconds of the last exchange
         self._since = time.monotonic()  # start of this turn
         self._failure: BaseException | None = None
-
-    @property
-    def in_place(self) -> Path | None:
-        """The version that the engine computes with."""
-        return self._in_place
 
     @asynccontextmanager
     async def of(self, version: Path | None) -> AsyncIterator[None]:
@@ -50,7 +45,7 @@ class VersionTurns:
             self._next()
 
     def _may_begin(self, version: Path | None) -> bool:
-        if version != self._in_place or self._exchange is not None:
+        if version != self.in_place or self._exchange is not None:
             return False
         return not self._waiting or time.monotonic() - self._since < SHARE * self._took
 
@@ -84,9 +79,9 @@ class VersionTurns:
             self._exchange.add_done_callback(partial(self._given, longest, time.monotonic()))
 
     async def _give(self, version: Path | None) -> None:
-        if version != self._in_place:
+        if version != self.in_place:
             await self._put(version)
-            self._in_place = version
+            self.in_place = version
 
     def _given(self, version: Path | None, began: float, exchange: "asyncio.Task[None]") -> None:
         """Begin the requests that waited for the version, or fail all if the exchange failed."""

@@ -6,7 +6,7 @@ sink is a class and an entry in `open_sinks`; custom ones come from `tracking.si
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from unstable.config import ConfigError, RunConfig, shown
 from unstable.config.plugins import check_call, check_target, refusing, registered
@@ -28,39 +28,28 @@ def open_sinks(config: RunConfig, folder: RunFolder, own: Sequence[SinkMaker] = 
 
     Raises `ConfigError` if a sink cannot be made, and `OSError` if a file cannot be opened.
     """
-    with _closed_again() as opened:
-        opened += [
-            MetricsFile(folder),
-            GameFiles(folder),
-            SampleFiles(folder),
-            RatingsFile(folder),
-        ]
-        opened += open_watchers(config, folder, own)
-    return opened
+    files = [MetricsFile(folder), GameFiles(folder), SampleFiles(folder), RatingsFile(folder)]
+    return open_watchers(config, folder, own, files)
 
 
 def open_watchers(
-    config: RunConfig, folder: RunFolder, own: Sequence[SinkMaker] = ()
+    config: RunConfig, folder: RunFolder, own: Sequence[SinkMaker], files: Sequence[Sink]
 ) -> list[Sink]:
-    """Open the sinks other than the run's files."""
-    with _closed_again() as opened:
+    """Return `files`, which are open, followed by the other sinks, which it opens.
+
+    Closes all of them, the newest first, if one cannot be opened.
+    """
+    opened = [*files]
+    with contextlib.ExitStack() as undo:
+        undo.callback(lambda: SinkBorder(logger.warning).emit(reversed(opened), "close"))
         if config.tracking.tensorboard:
             opened.append(TensorBoard(folder))
         if config.tracking.wandb:
             opened.append(WandbRun(config, folder))
         for make in own:
             opened.append(make(config, folder))
-    return opened
-
-
-@contextlib.contextmanager
-def _closed_again() -> Iterator[list[Sink]]:
-    """Close the sinks that were opened, the newest first, if the block raises."""
-    opened: list[Sink] = []
-    with contextlib.ExitStack() as undo:
-        undo.callback(lambda: SinkBorder(logger.warning).emit(reversed(opened), "close"))
-        yield opened
         undo.pop_all()
+    return opened
 
 
 def check_sinks(config: RunConfig) -> None:
