@@ -252,7 +252,7 @@ async def test_errors_have_each_apis_form(served: tuple[Endpoint, Says]) -> None
 
 
 async def test_prompts_are_counted_as_answers_count_them() -> None:
-    """By both APIs' clients, and from a game's seat."""
+    """By OpenAI's client, and as Anthropic's sends it."""
     said: list[Any] = [{"role": "user", "content": "2 + 2?"}]
     async with endpoint(LONGER) as served:
         async with openai.AsyncOpenAI(base_url=f"{served.server.url}/v1", api_key="any") as client:
@@ -315,6 +315,8 @@ async def test_seats_of_games_record_equal_tokens_for_every_api(tmp_path: Any) -
             if path := {"responses": "/input_tokens", "anthropic": "/count_tokens"}.get(kind):
                 counts.append((await game.door.post(f"{url}{path}", key, body | first)).json())
             told = json.loads(json.dumps(second).replace('"{}"', json.dumps(text)))
+            if path:
+                counts.append((await game.door.post(f"{url}{path}", key, body | told)).json())
             await game.door.post(url, key, body | told)
             await game.end(payoffs=[0, 0])
             (turn,) = (await game.result()).turns
@@ -322,5 +324,7 @@ async def test_seats_of_games_record_equal_tokens_for_every_api(tmp_path: Any) -
             assert sampled is not None
             assert [each.scored for each in sampled.segments] == [True, False, True]
             recorded[kind] = sampled.prompt_ids, sampled.token_ids, sampled.logprobs
+            lengths = (len(each.token_ids) for each in sampled.segments[:2])
+            before = [len(sampled.prompt_ids), len(sampled.prompt_ids) + sum(lengths)]
     assert recorded["responses"] == recorded["chat"] == recorded["anthropic"]
-    assert [each["input_tokens"] for each in counts] == [len(recorded["chat"][0])] * 2
+    assert [each["input_tokens"] for each in counts] == before * 2

@@ -100,7 +100,7 @@ def _check(config: LearnRun, origin: RunConfig) -> None:
     if algorithm.kl_opponents:
         raise ConfigError(
             "learner.algorithm.kl_opponents = true: batches of recorded games rarely have both "
-            "seats of a game; leave it out"
+            "seats of a game; set it to false"
         )
     if learn.pairs and not algorithm.takes_pairs:
         raise ConfigError(

@@ -21,8 +21,6 @@ from unstable.prompts import shorten
 from unstable.types import Observation
 from unstable.types.seeds import derive_seed
 
-_STRAY = Chance(0)  # of draws outside of a game's course
-
 
 class SeatingError(ValueError):
     """Raised if `games.seating` does not return each of the env's player numbers once."""
@@ -139,7 +137,7 @@ class Game:
         tell its state, the view of the seat to move replaces it. Changes nothing.
         """
         declared = self.info.state
-        with copy.copy(_STRAY):  # a stray draw changes neither the game's chance nor the process's
+        with Chance(0):  # a stray draw changes neither the game's chance nor the process's
             state = self.env.whole_state() if declared is None else declared(self.env.raw)
         if state is None:
             shown = self.observe()

@@ -104,10 +104,10 @@ class ActionCritic:
         moves = MovesVisited.of(
             experience, examples_P, visits_P, values_PK, shares_M, corrections_A
         )
-        own, behavior = logprobs[len(asked) :], [batch.behavior_logprobs[i] for i in unlisted]
-        counts_U = np.ones(len(unlisted))
+        own, counts_U = logprobs[len(asked) :], np.ones(len(unlisted))
         if cap is not None:
-            counts_U = np.minimum(probabilities(own) / probabilities(behavior), cap)
+            behavior = [batch.behavior_logprobs[index] for index in unlisted]
+            counts_U = np.minimum(probabilities(map(torch.sub, own, behavior)), cap)
         examples = moves.examples(
             batch, unlisted, advantages_S[unlisted], weights_S[unlisted], counts_U
         )

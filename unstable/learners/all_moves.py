@@ -1,6 +1,6 @@
 """The policy gradient over all legal moves: each move of each prompt as a weighted example."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -15,8 +15,8 @@ _LEAST_VISITS = 1e-3
 """Minimum visits per update of a prompt."""
 
 
-def probabilities(logprobs: Sequence[Tensor]) -> Floats:
-    """Return the probability of each answer from its tokens' log-probabilities."""
+def probabilities(logprobs: Iterable[Tensor]) -> Floats:
+    """Return the probability of each answer from its tokens' log-probabilities, or its ratio."""
     return np.exp([float(each.double().sum()) for each in logprobs])
 
 
@@ -106,6 +106,6 @@ class MovesVisited(NamedTuple):
             advantages_S=np.concatenate([self.advantages_L, advantages_U]),
             weights_S=weights_S,
             counts_S=counts_S,
-            chosen=np.flatnonzero(weights_S * counts_S > 0),
+            chosen=np.flatnonzero(weights_S * counts_S > _NEVER),
             behavior=None,
         )

@@ -233,7 +233,7 @@ class Experience:
         for env, games in begun.items():
             front[self.envs_P == env] *= np.count_nonzero(envs_G == env) / max(games, _NONE)
         counts_R, pairs = counted.counts_KR.max(0, initial=0.0), len(self.pairs.found)
-        sums_P = np.bincount(counted.pairs_R, counts_R, pairs)  # 0 once the decay underflows
+        sums_P = np.bincount(counted.pairs_R, counts_R, pairs)  # 0 if forgotten
         shares_R = counts_R / np.maximum(sums_P, _NONE)[counted.pairs_R]
         goes_on = counted.next_R >= 0
         pairs_R, next_R, shares_R = (

@@ -18,6 +18,7 @@ from unstable.types import Observation
 _MARGIN = 32  # characters of the rules after the reused start
 _KEPT_IDS = 2**20  # token ids in the cache of prompts
 _SHORT_ANSWER = 16  # token ids; readings of answers up to this length are cached
+_SHORT_STATE = 256  # characters; ids of states up to this length are cached
 _MARK = "\ue000"  # private-use character, in no template
 _QUOTED = re.compile(r"'([^'\n]*)'|\"([^\"\n]*)\"")
 _NOTHING_NEW: dict[str, Any] = {"events": [], "board": "", "notice": "", "position": ""}
@@ -159,7 +160,7 @@ class PromptBuilder:
 
     def encode_state(self, text: str) -> list[int]:
         """Return the ids of a position's whole state, in no prompt; do not modify the list."""
-        return self._state_ids(text)
+        return self._state_ids(text) if len(text) <= _SHORT_STATE else self._encode_state(text)
 
     def _encode_state(self, text: str) -> list[int]:
         return self._encoder.encode([text])

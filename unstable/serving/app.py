@@ -100,7 +100,8 @@ def _routes(served: Served, prefix: str, dialect: Dialect) -> list[Route]:
         http.state.dialect = dialect
         seat = served.seat(http.path_params, token_of(http))
         given = {**dialect.count_lacks, **json_object(await body_of(http))}
-        return JSONResponse(dialect.counted(await seat.count(translated(dialect, given))))
+        count = asyncio.create_task(seat.count(translated(dialect, given)))
+        return JSONResponse(dialect.counted(await unless_gone(http, count)))
 
     return [
         Route(f"{prefix}{dialect.path}", asked, methods=["POST"]),

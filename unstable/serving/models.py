@@ -124,9 +124,6 @@ class ModelsSeat:
     ) -> Reply:
         """Answer a request, see `ServedSeat.answer`; cancellation also ends it in the engine."""
         with self._counted():
-            if self.counts.in_flight >= self._limits.in_flight:
-                text = f"{self.counts.in_flight} answers in flight, the maximum; retry later"
-                raise ApiError(429, text, code="rate_limit_exceeded", retry_after_s=_AGAIN_S)
             self._check(request)
             seed = request.seed
             if seed is None:
@@ -163,9 +160,11 @@ class ModelsSeat:
             return reply
 
     async def count(self, request: ChatRequest) -> int:
-        self._check(request)
-        (ids,) = await self._prompts(request)
-        return len(ids)
+        with self._counted():
+            self._check(request)
+            with self._in_flight(1):
+                (ids,) = await self._prompts(request)
+            return len(ids)
 
     @contextlib.contextmanager
     def _counted(self) -> Iterator[None]:
@@ -202,7 +201,10 @@ class ModelsSeat:
         self.counts.sampled_tokens += tokens["completion_tokens"]
 
     def _check(self, request: ChatRequest | TextRequest) -> None:
-        """Raise `ApiError` for unsupported requests, before building a prompt."""
+        """Raise `ApiError` for unsupported requests or too many, before building a prompt."""
+        if self.counts.in_flight >= self._limits.in_flight:
+            text = f"{self.counts.in_flight} answers in flight, the maximum; retry later"
+            raise ApiError(429, text, code="rate_limit_exceeded", retry_after_s=_AGAIN_S)
         check_model(self, request.model)
         is_chat = isinstance(request, ChatRequest)
         if (request.likeliest or 0) > self._limits.likeliest:

@@ -149,6 +149,10 @@ class DrivenSeat:
     async def count(self, request: ChatRequest) -> int:
         if not isinstance(self._player, ModelPlayer):
             raise ApiError(404, "the seat's player counts no tokens")
+        earlier, after = self._continued(request)
+        if earlier and earlier.answer and (sampled := earlier.answer.sampled):
+            ids = sampled.token_ids  # `ModelPlayer.go_on` continues them
+            return len(sampled.prompt_ids) + len(ids) + len(after) - (ids[-1] == after[0])
         try:
             return len(self._player.prompt_ids(self._observation(request)))
         except ValueError as error:  # a chat that is too long
