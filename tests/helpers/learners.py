@@ -184,7 +184,9 @@ def make_tokens(logprobs, turns, sequences=None, *, old=None, reference=None, **
     old = logprobs.detach() if old is None else old
     given = {"advantages_N": torch.zeros_like(old), "behavior_logprobs_N": old} | fields
     given |= {"logprobs_N": logprobs, "old_logprobs_N": old, "reference_logprobs_N": reference}
-    return Tokens(turns_N=turns, sequences_N=turns if sequences is None else sequences, **given)
+    sequences = turns if sequences is None else sequences
+    given = {"enumerated_N": torch.zeros(len(turns), dtype=torch.bool)} | given
+    return Tokens(turns_N=turns, sequences_N=sequences, **given)
 
 
 def without_speed(update):

@@ -20,6 +20,7 @@ from tests.helpers.learners import (
     make_batch,
     make_learner,
     make_sample,
+    make_tokens,
     solve_bandit,
     token_sample,
     unlike_batch,
@@ -369,6 +370,23 @@ def test_step_over_all_moves_has_gradient_by_enumeration(model, gradients, kind)
     assert expected.abs().max() > 1e-3
     assert metrics["learn/loss"] == pytest.approx(-gains / counts, rel=1e-4)
     assert metrics["learn/entropy"] == pytest.approx(entropies / counts, rel=1e-4)
+
+
+def test_only_answers_that_are_not_listed_have_a_bounded_pull(model) -> None:
+    """At a ratio of 50, with an advantage of 0; the cap is 2."""
+    learner = make_learner(model, algorithm=vrpo(kind="network"))
+    sample = make_sample([1, 2], [9, 0], 0.0, moves=MOVES)
+    flat = FlatBatch(make_batch([sample]))
+    prepared = learner._prepare(flat, learner.algorithm, learner.coefficients)
+    assert prepared.enumerated_N.tolist() == [True] * 6 + [False] * 2  # moves of two tokens
+    for enumerated, ratio in ((True, 50.0), (False, 2.0)):
+        now = torch.tensor([-1.0], requires_grad=True)
+        options = {"enumerated_N": torch.tensor([enumerated]), "normalizers_N": torch.ones(1)}
+        old = now.detach() - math.log(50)
+        tokens = make_tokens(now, torch.tensor([0]), old=old, **options)
+        learner.algorithm.loss(tokens).value.backward()
+        assert now.grad is not None
+        assert now.grad.item() == pytest.approx(0.5 * ratio * math.log(50), rel=1e-5)
 
 
 def test_later_steps_weight_a_move_by_its_probability_before_the_update(model) -> None:

@@ -197,7 +197,8 @@ def test_proximal_loss_over_all_moves_is_kl_to_old_policy():
     now = torch.tensor([math.log(0.9), math.log(0.8), math.log(0.28)], requires_grad=True)
     old_N = torch.tensor([math.log(0.5), math.log(0.8), math.log(0.6)])
     turns_N, weights_N = torch.tensor([0, 0, 1]), torch.tensor([0.4, 0.4, 0.6])
-    value = proximal_loss(now, old_N, turns_N, cap=2.0, normalizer=1 / weights_N)
+    caps_N = torch.full((3,), math.log(2.0))
+    value = proximal_loss(now, old_N, turns_N, log_caps_N=caps_N, normalizer=1 / weights_N)
     kl = 0.72 * math.log(0.72 / 0.4) + 0.28 * math.log(0.28 / 0.6)
     assert value.item() == pytest.approx(kl)
     value.backward()
@@ -205,13 +206,14 @@ def test_proximal_loss_over_all_moves_is_kl_to_old_policy():
     assert now.grad.tolist() == pytest.approx(
         [0.72 * math.log(1.8)] * 2 + [0.28 * math.log(0.28 / 0.6)]
     )
-    at_old = proximal_loss(old_N, old_N, turns_N, cap=2.0, normalizer=1.0)
+    at_old = proximal_loss(old_N, old_N, turns_N, log_caps_N=caps_N, normalizer=1.0)
     assert at_old.item() == pytest.approx(0.0, abs=1e-7)
 
 
 def test_proximal_gradient_of_a_grown_answer_is_bounded_and_its_pull_remains():
     now = torch.tensor([-1.0], requires_grad=True)
-    value = proximal_loss(now, torch.tensor([-16.0]), torch.tensor([0]), cap=2.0, normalizer=1.0)
+    old_N, turns_N, caps_N = torch.tensor([-16.0]), torch.tensor([0]), torch.tensor([math.log(2.0)])
+    value = proximal_loss(now, old_N, turns_N, log_caps_N=caps_N, normalizer=1.0)
     value.backward()
     assert now.grad is not None
     assert now.grad.item() == pytest.approx(2 * 15.0)  # e^15 * 15 without a bound

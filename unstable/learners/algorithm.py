@@ -29,6 +29,7 @@ class Tokens:
     normalizers_N: Tensor  # divisors of the token losses, over the whole optimizer step
     turns_N: Tensor  # index of each token's turn, from 0 in this micro-batch
     sequences_N: Tensor  # index of each token's trajectory or pair, from 0
+    enumerated_N: Tensor  # True: of an answer that was not sampled, such as each legal move
     entropies_N: Tensor | None = None  # of the next token, with a gradient; None: unused
     divergences: Mapping[str, Tensor] = field(default_factory=dict)
     """Exact divergences [N] from `reference` and `teacher`, by these names, with a gradient."""

@@ -106,6 +106,7 @@ class MovesVisited(NamedTuple):
             advantages_S=np.concatenate([self.advantages_L, advantages_U]),
             weights_S=weights_S,
             counts_S=counts_S,
+            enumerated_S=np.arange(len(samples)) < len(self.samples),
             chosen=np.flatnonzero(weights_S * counts_S > _NEVER),
             behavior=None,
         )

@@ -144,6 +144,7 @@ class Examples:
     advantages_S: Floats
     weights_S: Floats  # gradient weights
     counts_S: Floats  # number of turns that each counts as, in losses and means
+    enumerated_S: Mask  # all answers of a kind, such as legal moves, instead of sampled ones
     chosen: Ints  # indices of the samples that optimizer steps use
     behavior: Sequence[Tensor] | None  # logprobs at sampling; None: not sampled
 
@@ -157,6 +158,7 @@ class Examples:
             advantages_S=advantages_S,
             weights_S=weights_S,
             counts_S=np.ones(len(weights_S)),
+            enumerated_S=np.zeros(len(weights_S), bool),
             chosen=chosen,
             behavior=batch.behavior_logprobs,
         )
@@ -178,6 +180,7 @@ class Examples:
             advantages_S=np.array(advantages_S, np.float64),
             weights_S=np.ones(count),
             counts_S=np.ones(count),
+            enumerated_S=np.zeros(count, bool),
             chosen=np.arange(count),
             behavior=None,
         )

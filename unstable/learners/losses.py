@@ -4,8 +4,6 @@ Each divides by a normalizer of the whole optimizer step, so that the losses of 
 to the loss of the step, however it is split.
 """
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -136,21 +134,23 @@ def proximal_loss(
     old_logprobs_N: Tensor,
     turns_N: Tensor,
     *,
-    cap: float,
+    log_caps_N: Tensor,
     normalizer: float | Tensor,
 ) -> Tensor:
     """KL(now || old) over answers weighted by the old policy: ratio * log(ratio) - ratio + 1.
 
     Ratios are of whole turns; their tokens share a turn's term. It holds a step near the old policy
     where a clip only ends the gradient, as the Bregman divergence of mirror descent does:
-    https://arxiv.org/abs/2005.09814. The gradient is min(ratio, cap) * log(ratio) * grad log prob:
-    without a bound, one sampled answer of probability 1e-7 can outweigh all others of a step.
+    https://arxiv.org/abs/2005.09814. The gradient is min(ratio, cap) * log(ratio) * grad log prob,
+    with caps given as logarithms: without one, a sampled answer of probability 1e-7 can outweigh
+    all others of a step.
     """
     differences_N = logprobs_N - old_logprobs_N
     sums_N = sequence_sums(differences_N, turns_N).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     lengths_N = sequence_sums(torch.ones_like(sums_N), turns_N)
-    below_N = sums_N.clamp(max=math.log(cap))
-    terms_N = below_N.exp() * (below_N - 1) + 1 + cap * (sums_N**2 - below_N**2) / 2
+    below_N, above_N = torch.minimum(sums_N, log_caps_N), (sums_N - log_caps_N).clamp(min=0)
+    terms_N = below_N.exp() * (below_N - 1) + 1
+    terms_N = terms_N + log_caps_N.exp() * above_N * (log_caps_N + above_N / 2)
     return (terms_N / lengths_N / normalizer).sum()
 
 

@@ -42,6 +42,7 @@ class PreparedBatch:
     advantages_S: Floats  # of the batch's turns
     advantages_N: Tensor  # of the examples
     weights_N: Tensor | None = None  # of tokens' gradients, in [0, 1]; None: all are 1
+    enumerated_N: Tensor | None = None  # see `Examples`; None: no token is
     behavior_logprobs_N: Tensor | None = None  # None: the policy's own, as each pass scores them
     old_logprobs_N: Tensor | None = None  # None: the policy's own, in a single step
     first_logprobs_N: Tensor | None = None  # before the first step; None: the old ones
@@ -89,6 +90,7 @@ class PreparedBatch:
             normalizers_N=each.normalizers_N,
             turns_N=each.inputs.samples_N,
             sequences_N=each.sequences_N,
+            enumerated_N=_rows(self.enumerated_N, rows, torch.zeros_like(rows, dtype=torch.bool)),
             entropies_N=entropies_N,
             divergences=divergences,
         )
@@ -224,6 +226,7 @@ class Preparation:
             advantages_S=estimate.advantages_S,
             advantages_N=layout.repeated(examples.advantages_S),
             weights_N=None if (weights_S == 1).all() else layout.repeated(weights_S),
+            enumerated_N=layout.repeated(examples.enumerated_S),
             behavior_logprobs_N=layout.joined(examples.behavior),
             old_logprobs_N=layout.joined(old if self._steps_use_old(algorithm) else None),
             first_logprobs_N=layout.joined(self._first_logprobs(algorithm, samples)),

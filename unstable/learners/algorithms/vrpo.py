@@ -3,12 +3,15 @@
 Fan and Farina 2026, https://arxiv.org/abs/2605.19235.
 """
 
+import math
 from dataclasses import replace
+
+import torch
 
 from unstable.config import VRPOConfig
 from unstable.learners.algorithm import Loss, Tokens
 from unstable.learners.clipped import Surrogate
-from unstable.learners.losses import proximal_loss
+from unstable.learners.losses import MAX_LOG_RATIO, proximal_loss
 
 
 class VRPO(Surrogate):
@@ -29,11 +32,12 @@ class VRPO(Surrogate):
         plain = super().loss(tokens)
         if not self.config.proximal:
             return plain
+        log_cap = math.log(max(1.0, self.config.importance_cap))
         divergence = proximal_loss(
             tokens.logprobs_N,
             tokens.old_logprobs_N,
             tokens.turns_N,
-            cap=max(1.0, self.config.importance_cap),
+            log_caps_N=torch.where(tokens.enumerated_N, MAX_LOG_RATIO, log_cap),
             normalizer=tokens.normalizers_N,
         )
         return replace(plain, value=plain.value + self.config.proximal * divergence)
