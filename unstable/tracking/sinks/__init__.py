@@ -28,7 +28,12 @@ def open_sinks(config: RunConfig, folder: RunFolder, own: Sequence[SinkMaker] = 
 
     Raises `ConfigError` if a sink cannot be made, and `OSError` if a file cannot be opened.
     """
-    files = [MetricsFile(folder), GameFiles(folder), SampleFiles(folder), RatingsFile(folder)]
+    files = [
+        MetricsFile(folder),
+        GameFiles(folder),
+        SampleFiles(folder),
+        RatingsFile(folder),
+    ]
     return open_watchers(config, folder, own, files)
 
 
