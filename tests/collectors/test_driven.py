@@ -13,7 +13,7 @@ from tests.helpers.programs import KUHN, own_kuhn
 from unstable.config import ConfigError
 from unstable.drivers import driving
 from unstable.engines.base import SamplingRequest
-from unstable.serving.server import bound
+from unstable.serving.server import bound_socket
 from unstable.serving.tables import HostedGame, HostedGames, _PendingRequest
 from unstable.types import GameFailure, GameResult
 
@@ -92,7 +92,7 @@ async def test_actors_share_the_listen_port(tmp_path):
         played = await asyncio.gather(all_of(one, kuhn_specs(5)), all_of(other, kuhn_specs(5)))
         assert all(isinstance(result, GameResult) for results in played for result in results)
         with pytest.raises(ConfigError, match=rf"listen.port = {port}: cannot listen on"):
-            bound("127.0.0.1", port, "listen.port")
+            bound_socket("127.0.0.1", port, "listen.port")
         program.cancel()
 
 

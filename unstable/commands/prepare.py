@@ -263,9 +263,9 @@ def check_driven(config: RunConfig) -> None:
                 "set listen.port, such as to 8100, or name the driver (driver:module:Class)"
             )
     if listen.port:
-        from unstable.serving.server import bound
+        from unstable.serving.server import bound_socket
 
-        bound(listen.host, listen.port, "listen.port").close()
+        bound_socket(listen.host, listen.port, "listen.port").close()
 
 
 def exact_games(config: RunConfig) -> list[str]:

@@ -144,7 +144,7 @@ class Examples:
     advantages_S: Floats
     weights_S: Floats  # gradient weights
     counts_S: Floats  # number of turns that each counts as, in losses and means
-    enumerated_S: Mask  # all answers of a kind, such as legal moves, instead of sampled ones
+    enumerated_S: Mask  # True: listed exhaustively, such as legal moves, not sampled
     chosen: Ints  # indices of the samples that optimizer steps use
     behavior: Sequence[Tensor] | None  # logprobs at sampling; None: not sampled
 

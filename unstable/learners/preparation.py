@@ -41,7 +41,7 @@ class PreparedBatch:
     rewards_S: Floats  # shaped rewards of the batch's turns
     advantages_S: Floats  # of the batch's turns
     advantages_N: Tensor  # of the examples
-    weights_N: Tensor | None = None  # of tokens' gradients, in [0, 1]; None: all are 1
+    weights_N: Tensor | None = None  # of tokens' gradients; None: all are 1
     enumerated_N: Tensor | None = None  # see `Examples`; None: no token is
     behavior_logprobs_N: Tensor | None = None  # None: the policy's own, as each pass scores them
     old_logprobs_N: Tensor | None = None  # None: the policy's own, in a single step
@@ -214,7 +214,7 @@ class Preparation:
         layout = Layout([sample.num_scored for sample in samples], self._scorer.device)
         weights_S, targets_S = examples.weights_S, estimate.targets_S
         if len(wanted):
-            examples = _counted(examples, np.array(layout.sizes), wanted)
+            examples = _with_mean_count_of_1(examples, np.array(layout.sizes), wanted)
         reference_N, aims = self._others.columns(samples, wanted, reading, layout)
         return PreparedBatch(
             examples=examples,
@@ -320,7 +320,7 @@ def minibatch_atoms(examples: Examples, algorithm: Algorithm) -> list[Ints]:
     return top_advantage_atoms(atoms, advantages_S, examples.counts_S, share)
 
 
-def _counted(examples: Examples, lengths_S: Ints, wanted: Ints) -> Examples:
+def _with_mean_count_of_1(examples: Examples, lengths_S: Ints, wanted: Ints) -> Examples:
     """Scale the counts to a mean of 1 over the wanted examples' tokens."""
     lengths, counts_S = lengths_S[wanted], examples.counts_S
     mean = (counts_S[wanted] * lengths).sum() / lengths.sum()

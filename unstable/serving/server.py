@@ -129,7 +129,7 @@ class _QuietServer(uvicorn.Server):
         return contextlib.nullcontext()
 
 
-def bound(host: str, port: int, field: str, *, shared: bool = False) -> socket.socket:
+def bound_socket(host: str, port: int, field: str, *, shared: bool = False) -> socket.socket:
     """Return a socket bound to a port; raises `ConfigError`, which names `field`, if it is taken.
 
     Several processes of one user may bind a `shared` port.
@@ -168,7 +168,7 @@ class Server:
         `application` may be replaced until `start`; `websockets` need the package of that name.
         """
         self.application, self._websockets = application, websockets
-        self._socket = bound(host, port, field, shared=shared)
+        self._socket = bound_socket(host, port, field, shared=shared)
         self._socket.listen(_BACKLOG)
         self.host, self.port = host, int(self._socket.getsockname()[1])
         self._server: _QuietServer | None = None
