@@ -26,7 +26,7 @@ from torch.utils._pytree import tree_leaves
 from transformers import AttentionInterface, AutoModelForCausalLM
 
 from bench import parser
-from bench.learner import SHAPES, make_batch, unfused
+from bench.learner import SHAPES, make_batch, separated, unfused
 from unstable.config import AdapterConfig
 from unstable.learners.model.attention import ATTENTION, attend
 from unstable.learners.model.packing import pack_samples
@@ -38,6 +38,11 @@ BYTES_S, FLOPS_S = 2.75e12, 6.8e14
 """Speeds of an H100 for copies of medium size and for large products in bfloat16."""
 PROMPT, ANSWER = 300, 700
 _SHOWN = 12
+_WAYS = (
+    ("transformers' norms", False, False),
+    ("torch's norms", True, False),
+    ("and LoRA products of one input together", True, True),
+)
 _VIEWS = {
     *("view", "t", "transpose", "expand", "slice", "unsqueeze", "squeeze", "select", "detach"),
     *("alias", "_unsafe_view", "permute", "split", "split_with_sizes", "unbind", "as_strided"),
@@ -144,8 +149,8 @@ def count(policy: Policy, tokens: int) -> dict[str, Cost]:
     return dict(counter.costs)
 
 
-def policy_of(shape: str, layers: int, rank: int) -> Policy:
-    """Return a policy with few layers on the meta device."""
+def policy_of(shape: str, layers: int, rank: int, *, joint: bool = True) -> Policy:
+    """Return a policy with few layers on the meta device; `joint`: LoRA products of one input."""
     config = copy.deepcopy(SHAPES[shape])
     config.num_hidden_layers = layers
     config.layer_types = ["full_attention"] * layers
@@ -154,13 +159,16 @@ def policy_of(shape: str, layers: int, rank: int) -> Policy:
             config, dtype=torch.bfloat16, attn_implementation=ATTENTION
         )
         model = attach_lora(base, AdapterConfig(rank=rank, alpha=2 * rank), 0)
-    return Policy(model).to("meta")
+    policy = Policy(model).to("meta")
+    if not joint:
+        separated(policy)
+    return policy
 
 
-def whole(shape: str, tokens: int, rank: int, *, fused: bool) -> dict[str, Cost]:
+def whole(shape: str, tokens: int, rank: int, *, fused: bool, joint: bool) -> dict[str, Cost]:
     """Return the costs of a pass of all layers, by operation."""
     counts = []
-    for policy in [policy_of(shape, layers, rank) for layers in (2, 3)]:
+    for policy in [policy_of(shape, layers, rank, joint=joint) for layers in (2, 3)]:
         with stand_ins(), nullcontext() if fused else unfused(policy):
             counts.append(count(policy, tokens))
     two, three = counts
@@ -195,14 +203,14 @@ def stand_ins() -> Iterator[None]:
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Cost]:
-    """Print the most expensive operations, and the sums with both norms; returns the sums."""
+    """Print each implementation's most expensive operations, and the sums; returns the sums."""
     options = parser(__doc__, tokens=(16_000, "tokens of the pass"), rank=(32, "rank of the LoRA"))
     options.add_argument("--shape", choices=SHAPES, default="1.7b")
     given = options.parse_args(argv)
     columns = ["", "kernels", "kB per token", "µs per token"]
     sums: dict[str, Cost] = {}
-    for name, fused in (("transformers' norms", False), ("torch's norms", True)):
-        costs = whole(given.shape, given.tokens, given.rank, fused=fused)
+    for name, fused, joint in _WAYS:
+        costs = whole(given.shape, given.tokens, given.rank, fused=fused, joint=joint)
         largest = sorted(costs.items(), key=lambda each: -each[1].seconds)[:_SHOWN]
         rows = [[each, *_cells(cost, given.tokens)] for each, cost in largest]
         print(f"\n{name}\n\n{markdown_table(columns, rows)}")

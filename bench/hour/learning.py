@@ -13,11 +13,12 @@ from torch import Tensor
 
 from bench import learner as bench
 from bench.hour.job import Job
-from bench.learner import make_batch, unfused
+from bench.learner import make_batch, separated, unfused
 from unstable.config import AdapterConfig, LearnerConfig, ModelConfig
 from unstable.learners.learner import PolicyLearner
 from unstable.learners.model import policy as policy_module
 from unstable.learners.model.load import load_policy
+from unstable.learners.model.logprobs import Chunk
 from unstable.learners.model.packing import pack_samples
 from unstable.learners.model.policy import Policy
 from unstable.learners.ranks import ALONE
@@ -47,20 +48,24 @@ def large(job: Job) -> None:
         with _chunks_of(rows):
             name = f"head in chunks of {rows} rows"
             speeds[name] = _timed(job, learner, batch, name)
+    separated(learner.policy)
+    speeds["LoRA of each layer alone"] = _timed(job, learner, batch, "LoRA of each layer alone")
     for name in [*speeds][1:]:
         job.note(f"{name} vs. eager", speeds[name] / speeds["eager"], "x")
 
 
 def compiled(job: Job) -> None:
-    """Measure compiled layers, and the time to compile them."""
+    """Measure compiled layers with a compiled and a plain head, and the time to compile."""
     learner, batch = _learner(job), _skewed(job)
     if not job.dry:  # compilation takes minutes on a CPU
-        learner.policy.compile_layers()
+        learner.policy.compile_parts()
     began = time.perf_counter()
     _update(learner, batch)
     job.note("first update, with compilation", time.perf_counter() - began, "s")
-    _timed(job, learner, batch, "compiled layers", "≥ 47,000 (H100)")
+    _timed(job, learner, batch, "compiled", "≥ 47,000 (H100)")
     job.note("its peak memory", _peak_gb(job), "GB", "< 45")
+    learner.policy.chunk = Chunk
+    _timed(job, learner, batch, "compiled layers, plain head")
 
 
 def _learner(job: Job) -> PolicyLearner:

@@ -9,9 +9,15 @@ from torch import Tensor
 from torch.nn.functional import kl_div
 
 from tests.helpers.families import make_family
+from tests.helpers.learners import count_compiled
 from tests.helpers.rows import every_row
 from unstable.learners.model.head import Head
-from unstable.learners.model.logprobs import DivergenceTarget, selected_logprobs
+from unstable.learners.model.logprobs import (
+    Chunk,
+    DivergenceTarget,
+    compiled_chunk,
+    selected_logprobs,
+)
 
 ROWS, WIDTH, WORDS = 5, 4, 9
 
@@ -33,10 +39,12 @@ AIMS = {
 }
 
 
-def figures(hidden: Tensor, head: Head, chunk_rows: int = 2) -> Sequence[Tensor]:
+def figures(
+    hidden: Tensor, head: Head, chunk_rows: int = 2, chunk: type[Chunk] | None = None
+) -> Sequence[Tensor]:
     aims = AIMS | ({} if head.trained else {"its own head's": DivergenceTarget(OTHER)})
     found = selected_logprobs(
-        hidden, head, TARGETS, TEMPERATURES, chunk_rows, entropy=True, aims=aims
+        hidden, head, TARGETS, TEMPERATURES, chunk_rows, entropy=True, aims=aims, chunk=chunk
     )
 
     return found.logprobs_N, found.entropies_N, *found.divergences.values()
@@ -99,6 +107,22 @@ def test_figures_and_gradients_equal_plain_formulas(
         inputs,
         fast_mode=True,  # derivatives were compared with the plain formula above
     )
+
+
+@every_row("trained", False, True)
+@every_row("softcap", None, 1.5)
+def test_compiled_chunks_equal_plain_ones(
+    softcap: float | None, trained: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs, kinds = count_compiled(monkeypatch), (Chunk, compiled_chunk())
+    both = []
+    for chunk in kinds:
+        inputs = [HIDDEN.clone().requires_grad_(), WEIGHT.clone().requires_grad_(trained)]
+        found = figures(inputs[0], Head(inputs[1], BIAS, 0.4, softcap), 12, chunk)
+        sum(each.sum() for each in found).backward()
+        both.append([*found, *(each.grad for each in inputs if each.grad is not None)])
+    torch.testing.assert_close(*both)
+    assert len(runs) > (3 if trained else 1)  # chunks of two or three rows; backward, too
 
 
 def test_entropies_have_no_gradient_unless_requested() -> None:

@@ -8,7 +8,7 @@ import torch
 from tests.helpers.models import tiny_model
 from unstable.config import AdapterConfig, LearnerConfig
 from unstable.learners.model import lora
-from unstable.learners.model.lora import fuse_lora, lora_linear, rounded
+from unstable.learners.model.lora import WithLora, fuse_lora, lora_linears, rounded
 from unstable.learners.optimizer import PolicyOptimizer
 from unstable.models.adapters import attach_lora
 
@@ -34,17 +34,59 @@ def parts(dtype, bias=True, rank=APART):
     )
 
 
+def linear(inputs, *layer):
+    return lora_linears(inputs, [WithLora(*layer)])[0]
+
+
 @pytest.mark.parametrize("rank", [APART, ADDED])
 @pytest.mark.parametrize("bias", [True, False])
 def test_gradients_of_a_layer_and_its_lora(bias, rank):
     inputs, weight, bias_F, a, b = parts(torch.float64, bias, rank)
-    outputs = lora_linear(inputs, weight, bias_F, a, b, 0.5)
+    outputs = linear(inputs, weight, bias_F, a, b, 0.5)
     expected = inputs @ weight.T + (0 if bias_F is None else bias_F) + 0.5 * inputs @ a.T @ b.T
     torch.testing.assert_close(outputs, expected)
     trained = tuple(tensor.requires_grad_() for tensor in (inputs, a, b))
     assert torch.autograd.gradcheck(
-        lambda inputs, a, b: lora_linear(inputs, weight, bias_F, a, b, 0.5), trained
+        lambda inputs, a, b: linear(inputs, weight, bias_F, a, b, 0.5), trained
     )
+
+
+def test_layers_of_one_input_equal_each_alone():
+    inputs, weight, bias_F, a, b = parts(torch.float64)
+    _, other, _, other_a, other_b = parts(torch.float64, rank=3)
+    trained = tuple(tensor.requires_grad_() for tensor in (inputs, a, b, other_a, other_b[:20]))
+
+    def layers(a, b, other_a, other_b):
+        dequantized = WithLora(lambda: other[:20], None, other_a, other_b, 2.0)
+        return [WithLora(weight, bias_F, a, b, 0.5), dequantized]
+
+    def together(inputs, *masters):
+        return tuple(lora_linears(inputs, layers(*masters)))
+
+    alone = [lora_linears(inputs, [each])[0] for each in layers(*trained[1:])]
+    torch.testing.assert_close([*together(*trained)], alone)
+    assert torch.autograd.gradcheck(together, trained)
+
+
+def test_models_share_inputs_or_fall_back():
+    """Sibling layers are computed together where they read one tensor, else alone."""
+    model = attach_lora(tiny_model().bfloat16(), AdapterConfig(rank=4), seed=0)
+    fuse_lora(model)
+    attention = next(each for each in model.modules() if hasattr(each, "q_proj"))
+    layers = [attention.q_proj, attention.k_proj, attention.v_proj]
+    for layer in layers:
+        torch.nn.init.normal_(layer.lora_B["default"].weight)
+    first, second = torch.randn(2, 6, layers[0].in_features).bfloat16()
+
+    def nodes(inputs):
+        outputs = [layer(each) for layer, each in zip(layers, inputs, strict=True)]
+        for layer, each, output in zip(layers, inputs, outputs, strict=True):
+            torch.testing.assert_close(output, lora._forward(layer, each))
+        return len({each.grad_fn.next_functions[0][0] for each in outputs})
+
+    assert nodes([first] * 3) == 1 and nodes([second] * 3) == 1
+    assert nodes([first, second, second]) == 3
+    assert nodes([first] * 3) == 3  # once a model read separate inputs
 
 
 def test_lora_is_merged_into_weights_if_that_is_cheaper():
@@ -59,7 +101,7 @@ def test_lora_is_merged_into_weights_if_that_is_cheaper():
         inputs, weight, bias_F, a, b = parts(torch.float32, rank=rank)
         kept.clear()
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            lora_linear(inputs.requires_grad_(), weight, bias_F, a.requires_grad_(), b, 0.5)
+            linear(inputs.requires_grad_(), weight, bias_F, a.requires_grad_(), b, 0.5)
         found[rank] = [SIZES["tokens"], rank] in kept  # the product of inputs and A
     assert found == {APART: True, ADDED: False}
 
@@ -67,7 +109,7 @@ def test_lora_is_merged_into_weights_if_that_is_cheaper():
 def test_masters_stay_fp32_while_products_are_bfloat16():
     inputs, weight, bias_F, a, b = parts(torch.bfloat16, rank=ADDED)
     masters = [tensor.float().requires_grad_() for tensor in (a, b)]
-    outputs = lora_linear(inputs, weight, bias_F, masters[0], masters[1], 2.0)
+    outputs = linear(inputs, weight, bias_F, masters[0], masters[1], 2.0)
     assert outputs.dtype is torch.bfloat16
     outputs.float().sum().backward()
     for master, other in zip(masters, (b, a), strict=True):
@@ -129,11 +171,11 @@ def test_gradients_of_a_step_are_summed_in_fp32():
     in_bfloat16 = [torch.zeros_like(master, dtype=torch.bfloat16) for master in masters]
     for inputs in passes:
         alone = [tensor.detach().clone().requires_grad_() for tensor in masters]
-        lora_linear(inputs, weight, bias_F, alone[0], alone[1], 2.0).float().sum().backward()
+        linear(inputs, weight, bias_F, alone[0], alone[1], 2.0).float().sum().backward()
         for total, rough, each in zip(expected, in_bfloat16, alone, strict=True):
             total += each.grad
             rough += each.grad.bfloat16()
-        lora_linear(inputs, weight, bias_F, masters[0], masters[1], 2.0).float().sum().backward()
+        linear(inputs, weight, bias_F, masters[0], masters[1], 2.0).float().sum().backward()
     for master, total, rough in zip(masters, expected, in_bfloat16, strict=True):
         torch.testing.assert_close(master.grad, total, rtol=1e-6, atol=1e-6)
         assert (rough.float() - total).norm() > 1e-3 * total.norm()

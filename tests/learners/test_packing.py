@@ -243,7 +243,7 @@ def test_unsupported_models_are_rejected():
         Policy(attach_lora(both_ways.eval(), AdapterConfig(targets=["query"]), 0))
     unmarked = Policy(attach_lora(tiny_model(), AdapterConfig(), 0))
     unmarked.model.get_submodule("base_model.model.model").layers = torch.nn.ModuleList()
-    for layer_by_layer in (unmarked.recompute_activations, unmarked.compile_layers):
+    for layer_by_layer in (unmarked.recompute_activations, unmarked.compile_parts):
         refused("learner.compile to false", layer_by_layer)
     with pytest.raises(ConfigError, match="lm_head"):
         Policy(attach_lora(tiny_model(), AdapterConfig(targets=["q_proj", "lm_head"]), 0))

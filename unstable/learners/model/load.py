@@ -38,7 +38,7 @@ def load_policy(
     if learner.gradient_checkpointing == "on":
         policy.recompute_activations()
     if learner.compile:
-        policy.compile_layers()
+        policy.compile_parts()
     if sharded:
         shard(policy, device, resolve_dtype(model.dtype))
     else:

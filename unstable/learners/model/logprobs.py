@@ -49,13 +49,14 @@ def selected_logprobs(
     *,
     entropy: bool = False,
     aims: Mapping[str, DivergenceTarget] | None = None,
+    chunk: "type[Chunk] | None" = None,
 ) -> Selected:
     """Compute logprobs of the targets, entropies, and divergences from the aims.
 
     The head's logits are divided by the temperature; the softmax is taken in fp32, or in float64
     where the inputs are. `hidden_ND` gets a gradient, and so do the head's weight and bias where
     they require one: from the logprobs, with `entropy` from the entropies, and from the
-    divergences.
+    divergences. `chunk` may be a `compiled_chunk`.
     """
     aims = aims or {}
     assert not head.trained or all(aim.head is not None for aim in aims.values())
@@ -66,7 +67,15 @@ def selected_logprobs(
         hidden_ND,
         head.weight_VD,
         head.bias_V,
-        _Rest(head, targets_N, temperatures_N, chunk_rows, entropy, tuple(aims.values())),
+        _Rest(
+            chunk or Chunk,
+            head,
+            targets_N,
+            temperatures_N,
+            chunk_rows,
+            entropy,
+            tuple(aims.values()),
+        ),
     )
     return Selected(logprobs_N, entropies_N, dict(zip(aims, divergences, strict=True)))
 
@@ -74,6 +83,7 @@ def selected_logprobs(
 class _Rest(NamedTuple):
     """Inputs without a gradient."""
 
+    chunk: "type[Chunk]"
     head: Head
     targets_N: Tensor
     temperatures_N: Tensor
@@ -81,13 +91,13 @@ class _Rest(NamedTuple):
     entropy: bool  # True: entropies have a gradient
     aims: tuple[DivergenceTarget, ...]
 
-    def chunks(self, hidden_ND: Tensor) -> Iterator[tuple[slice, "_Chunk"]]:
+    def chunks(self, hidden_ND: Tensor) -> Iterator[tuple[slice, "Chunk"]]:
         """Yield a few rows at a time; an empty chunk if no rows exist."""
         for start in range(0, max(1, len(hidden_ND)), self.chunk_rows):
             rows = slice(start, start + self.chunk_rows)
             aims = [aim.rows(rows) for aim in self.aims]
             given = (hidden_ND[rows], self.targets_N[rows], self.temperatures_N[rows])
-            yield rows, _Chunk(self.head, *given, aims)
+            yield rows, self.chunk(self.head, *given, aims)
 
 
 class _OfHead(torch.autograd.Function):
@@ -160,7 +170,7 @@ _Take = Callable[[int, Tensor, int], None]
 """Receives a figure's index, its derivatives [N, V] by the scaled logits, and their sign."""
 
 
-class _Chunk:
+class Chunk:
     """Some rows: their figures, and the figures' slopes."""
 
     def __init__(
@@ -228,6 +238,12 @@ class _Chunk:
     def _bent(self, slopes_NV: Tensor) -> Tensor:
         """Convert slopes by the soft cap's output to slopes by its input."""
         return slopes_NV if self._bends_NV is None else slopes_NV * self._bends_NV
+
+
+def compiled_chunk() -> type[Chunk]:
+    """Return a kind of chunk whose passes over its logits `torch.compile` fuses."""
+    names = ("score", "derived", "total")
+    return type("CompiledChunk", (Chunk,), {n: torch.compile(getattr(Chunk, n)) for n in names})
 
 
 def _divergence(

@@ -1,15 +1,16 @@
-"""LoRA layers in the base model's precision, with one autograd step for a layer and its LoRA.
+"""LoRA layers in the base model's precision, with one autograd step for layers of one input.
 
 PEFT multiplies fp32 masters with an fp32 copy of each layer's input, and keeps that copy. Here the
 masters are rounded to the base's precision for the products, as engines do, once for all passes of
 a step; the input is kept once without a cast, and the LoRA's output is added to the base's in
-place. Gradients are summed in the masters' fp32.
+place. Layers that read one input share the products with A and sum its gradient in place.
+Gradients are summed in the masters' fp32.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from types import MethodType
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -24,55 +25,110 @@ from unstable.models.quantize import dense_weight, is_quantized
 _rounded: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 """By master parameter: its version counter, and its copy in the compute precision."""
 
+_SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
+"""Names of layers that read one input, in the order of their calls."""
+
 
 def fuse_lora(model: PeftModel) -> None:
-    """Have LoRA on linear layers, plain and quantized, computed by `lora_linear`, else by PEFT."""
-    for module in model.modules():
-        if not isinstance(module, LoraLayer):
-            continue
-        if is_quantized(module.base_layer):
-            vars(module)["forward"] = MethodType(_quantized_forward, module)
-        elif isinstance(module, Linear) and type(module.base_layer) is nn.Linear:
-            vars(module)["forward"] = MethodType(_forward, module)
+    """Have LoRA on linear layers, plain and quantized, computed by `lora_linears`, else by PEFT."""
+    fused = {module for module in model.modules() if _fuses(module)}
+    groups: list[list[Any]] = [[layer] for layer in fused]
+    for parent in model.modules():
+        found = [[getattr(parent, name, None) for name in names] for names in _SIBLINGS]
+        groups += [layers for layers in found if fused.issuperset(layers)]
+    for layers in groups:
+        siblings = Siblings(layers)
+        for layer in layers:
+            vars(layer)["forward"] = partial(siblings.forward, layer)
+
+
+def _fuses(module: nn.Module) -> bool:
+    if not isinstance(module, LoraLayer):
+        return False
+    base = module.base_layer
+    return is_quantized(base) or (isinstance(module, Linear) and type(base) is nn.Linear)
+
+
+class Siblings:
+    """Layers that read one input: the first one's call computes the outputs of all."""
+
+    def __init__(self, layers: Sequence[Any]) -> None:
+        self._layers = layers
+        self._inputs: Tensor | None = None
+        self._outputs: dict[Any, Tensor] = {}  # of layers not yet called with these inputs
+
+    def forward(self, module: Any, inputs: Tensor) -> Tensor:
+        """Return the layer's outputs [..., F] of inputs [..., D]."""
+        if torch.compiler.is_compiling():  # which fuses the sums itself
+            return _forward(module, inputs)
+        if module is self._layers[0]:
+            self._inputs = inputs
+            self._outputs = dict(zip(self._layers, _outputs(self._layers, inputs), strict=True))
+        elif inputs is not self._inputs:
+            self._layers, self._outputs = self._layers[:1], {}  # a model of separate inputs
+        outputs = self._outputs.pop(module, None)
+        if not self._outputs:
+            self._inputs = None  # frees its memory
+        return _forward(module, inputs) if outputs is None else outputs
 
 
 def _forward(module: Any, inputs: Tensor) -> Tensor:
-    return _with_lora(module, inputs, module.base_layer.weight)
+    return _outputs([module], inputs)[0]
 
 
-def _quantized_forward(module: Any, inputs: Tensor) -> Tensor:
-    return _with_lora(module, inputs, partial(dense_weight, module.base_layer))
+def _outputs(modules: Sequence[Any], inputs: Tensor) -> list[Tensor]:
+    """Outputs [..., F] of each layer for inputs [..., D]."""
+    layers = []
+    for module in modules:
+        base = module.base_layer
+        weight = partial(dense_weight, base) if is_quantized(base) else base.weight
+        a, b = module.lora_A["default"].weight, module.lora_B["default"].weight
+        layers.append(WithLora(weight, base.bias, a, b, module.scaling["default"]))
+    found = lora_linears(inputs.reshape(-1, inputs.shape[-1]), layers)
+    return [each.view(*inputs.shape[:-1], each.shape[-1]) for each in found]
 
 
-def _with_lora(module: Any, inputs: Tensor, weight_FD: Tensor | Callable[[], Tensor]) -> Tensor:
-    """The layer's outputs [..., F] of inputs [..., D]."""
-    a, b = module.lora_A["default"].weight, module.lora_B["default"].weight
-    scale = module.scaling["default"]
-    inputs_TD = inputs.reshape(-1, inputs.shape[-1])
-    outputs_TF = lora_linear(inputs_TD, weight_FD, module.base_layer.bias, a, b, scale)
-    return outputs_TF.view(*inputs.shape[:-1], outputs_TF.shape[-1])
+class WithLora(NamedTuple):
+    """A linear layer x W' + bias + scale (x A') B' in the precision of W, which gets no gradient.
 
-
-def lora_linear(
-    inputs_TD: Tensor,
-    weight_FD: Tensor | Callable[[], Tensor],
-    bias_F: Tensor | None,
-    a_RD: Tensor,
-    b_FR: Tensor,
-    scale: float,
-) -> Tensor:
-    """x W' + bias + scale (x A') B', [T, F], in the precision of W, which gets no gradient.
-
-    A dequantized W is computed again in the backward pass and not kept. If a stored W and the LoRA
-    have one precision, so that their sum loses nothing, the product is x (W + scale B A)' if that
-    costs fewer products per token, forward and backward: 3 F D, else 2 F D + 3 R (F + D).
+    A W that is dequantized by a call is computed again in the backward pass and not kept.
     """
-    if isinstance(weight_FD, Tensor) and weight_FD.dtype == a_RD.dtype:
-        (outputs, inputs), rank = weight_FD.shape, len(a_RD)
-        if outputs * inputs < 3 * rank * (outputs + inputs):
-            return F.linear(inputs_TD, torch.addmm(weight_FD, b_FR, a_RD, alpha=scale), bias_F)
-    outputs_TF: Tensor = _LoraLinear.apply(inputs_TD, weight_FD, bias_F, a_RD, b_FR, scale)
-    return outputs_TF
+
+    weight_FD: Tensor | Callable[[], Tensor]
+    bias_F: Tensor | None
+    a_RD: Tensor
+    b_FR: Tensor
+    scale: float
+
+    @property
+    def merges(self) -> bool:
+        """True if x (W + scale B A)' loses nothing to rounding and is the cheaper product.
+
+        It costs 3 F D products per token, forward and backward, instead of 2 F D + 3 R (F + D).
+        """
+        weight_FD = self.weight_FD
+        if not isinstance(weight_FD, Tensor) or weight_FD.dtype != self.a_RD.dtype:
+            return False
+        outputs, inputs = weight_FD.shape
+        return outputs * inputs < 3 * len(self.a_RD) * (outputs + inputs)
+
+    def merged(self, inputs_TD: Tensor) -> Tensor:
+        """Outputs [T, F] by the merged weight."""
+        assert isinstance(self.weight_FD, Tensor)
+        weight_FD = torch.addmm(self.weight_FD, self.b_FR, self.a_RD, alpha=self.scale)
+        return F.linear(inputs_TD, weight_FD, self.bias_F)
+
+
+def lora_linears(inputs_TD: Tensor, layers: Sequence[WithLora]) -> list[Tensor]:
+    """Outputs [T, F] of each layer that reads the inputs; their A are one product."""
+    if any(layer.merges for layer in layers):
+        return [
+            layer.merged(inputs_TD) if layer.merges else lora_linears(inputs_TD, [layer])[0]
+            for layer in layers
+        ]
+    scales = tuple(layer.scale for layer in layers)
+    tensors = chain.from_iterable(layer[:4] for layer in layers)
+    return [*_LoraLinears.apply(inputs_TD, scales, *tensors)]
 
 
 def rounded(master: Tensor, dtype: torch.dtype) -> Tensor:
@@ -86,34 +142,50 @@ def rounded(master: Tensor, dtype: torch.dtype) -> Tensor:
     return copy
 
 
-class _LoraLinear(Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        inputs_TD: Tensor,
-        given_FD: Tensor | Callable[[], Tensor],
-        bias_F: Tensor | None,
-        a_RD: Tensor,
-        b_FR: Tensor,
-        scale: float,
-    ) -> Tensor:
-        kept_FD, ctx.make = (given_FD, None) if isinstance(given_FD, Tensor) else (None, given_FD)
-        weight_FD = ctx.make() if kept_FD is None else kept_FD
-        a, b = rounded(a_RD, weight_FD.dtype), rounded(b_FR, weight_FD.dtype)
-        lora_TR = inputs_TD @ a.T
-        ctx.save_for_backward(inputs_TD, lora_TR, kept_FD, a, b)
-        ctx.scale = scale
-        return F.linear(inputs_TD, weight_FD, bias_F).addmm_(lora_TR, b.T, alpha=scale)
+class _LoraLinears(Function):
+    """Outputs [T, F] of layers of one input: for each its W, bias, A and B follow the scales."""
 
     @staticmethod
-    def backward(ctx: Any, grad_TF: Tensor) -> tuple[Tensor | None, ...]:
-        inputs_TD, lora_TR, kept_FD, a_RD, b_FR = ctx.saved_tensors
-        grad_TR = (grad_TF @ b_FR).mul_(ctx.scale)
-        # Autograd casts these two to the masters' precision before summing them.
-        grad_a_RD = grad_TR.T @ inputs_TD
-        grad_b_FR = (grad_TF.T @ lora_TR).mul_(ctx.scale)
+    def forward(
+        ctx: Any, inputs_TD: Tensor, scales: tuple[float, ...], *tensors: Any
+    ) -> tuple[Tensor, ...]:
+        given, biases = tensors[::4], tensors[1::4]
+        weights = [each if isinstance(each, Tensor) else each() for each in given]
+        loras = [
+            [rounded(master, weight.dtype) for weight, master in zip(weights, masters, strict=True)]
+            for masters in (tensors[2::4], tensors[3::4])
+        ]
+        a_RD, b = _joined(loras[0], 0), loras[1]
+        lora_TR = inputs_TD @ a_RD.T
+        kept = [each if isinstance(each, Tensor) else None for each in given]
+        ctx.save_for_backward(inputs_TD, lora_TR, a_RD, *b, *kept)
+        ctx.scales, ctx.given = scales, [None if isinstance(x, Tensor) else x for x in given]
+        parts = lora_TR.split([each.shape[1] for each in b], 1)
+        layers = zip(weights, biases, parts, b, scales, strict=True)
+        return tuple(
+            F.linear(inputs_TD, weight_FD, bias_F).addmm_(part_TR, b_FR.T, alpha=scale)
+            for weight_FD, bias_F, part_TR, b_FR, scale in layers
+        )
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        inputs_TD, lora_TR, a_RD, *rest = ctx.saved_tensors
+        b, kept = rest[: len(gradients)], rest[len(gradients) :]
+        ranks = [each.shape[1] for each in b]
+        each = [*zip(gradients, b, ctx.scales, strict=True)]
+        grad_TR = _joined([(grad_TF @ b_FR).mul_(scale) for grad_TF, b_FR, scale in each], 1)
+        parts = zip(gradients, lora_TR.split(ranks, 1), ctx.scales, strict=True)
+        grad_b = [(grad_TF.T @ part_TR).mul_(scale) for grad_TF, part_TR, scale in parts]
+        # Autograd casts these to the masters' precision before summing them.
+        grad_a = (grad_TR.T @ inputs_TD).split(ranks)
         grad_TD = None
         if ctx.needs_input_grad[0]:
-            weight_FD = ctx.make() if kept_FD is None else kept_FD
-            grad_TD = (grad_TF @ weight_FD).addmm_(grad_TR, a_RD)
-        return grad_TD, None, None, grad_a_RD, grad_b_FR, None
+            grad_TD = grad_TR @ a_RD
+            for grad_TF, weight, make in zip(gradients, kept, ctx.given, strict=True):
+                grad_TD.addmm_(grad_TF, make() if weight is None else weight)
+        layers = [(None, None, *pair) for pair in zip(grad_a, grad_b, strict=True)]
+        return grad_TD, None, *chain.from_iterable(layers)
+
+
+def _joined(tensors: Sequence[Tensor], dimension: int) -> Tensor:
+    return torch.cat([*tensors], dimension) if len(tensors) > 1 else tensors[0]

@@ -16,7 +16,12 @@ from unstable.config import ConfigError
 from unstable.learners.model.attention import ATTENTION
 from unstable.learners.model.checks import check_padded
 from unstable.learners.model.head import Head
-from unstable.learners.model.logprobs import DivergenceTarget, selected_logprobs
+from unstable.learners.model.logprobs import (
+    Chunk,
+    DivergenceTarget,
+    compiled_chunk,
+    selected_logprobs,
+)
 from unstable.learners.model.lora import fuse_lora
 from unstable.learners.model.packing import Pack, gathered, pack_samples
 from unstable.learners.model.padding import Padded, pad_samples
@@ -61,6 +66,7 @@ class Policy(nn.Module):
     ) -> None:
         super().__init__()
         self.model = model
+        self.chunk = Chunk
         _check_head(self._causal_model)
         fuse_norms(model)
         self.trained: Trained
@@ -137,10 +143,11 @@ class Policy(nn.Module):
             if self.padded:  # its layers may apply dropout themselves
                 vars(layer)["forward"] = partial(_evaluated, layer, layer.forward)
 
-    def compile_layers(self) -> None:
-        """Compile the layers, once for all of them and for inputs of any size."""
+    def compile_parts(self) -> None:
+        """Compile the layers, once for all of them and for inputs of any size, and the head."""
         for layer in self.layers:
             layer.compile(dynamic=True)
+        self.chunk = compiled_chunk()
 
     def forward(
         self,
@@ -166,6 +173,7 @@ class Policy(nn.Module):
             inputs.temperatures_N,
             entropy=entropy,
             aims=aims,
+            chunk=self.chunk,
         )
         return Scores(
             logprobs_N=selected.logprobs_N,
