@@ -148,6 +148,7 @@ class Section(BaseModel):
     """
 
     model_config = ConfigDict(
+        defer_build=True,
         extra="forbid",
         frozen=True,
         protected_namespaces=(),
