@@ -1,7 +1,9 @@
 """Environments of OpenEnv servers, here the server of our own games."""
 
+import contextlib
 import random
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.cli import ran
 from tests.helpers.mistakes import line_of, refused
 from tests.helpers.openenv import served_beside
 from unstable.config import GameConfig
@@ -16,6 +19,7 @@ from unstable.contrib.environments.openenv import (
     OpenEnvEnvironment,
     _RefusedError,
     environment_class,
+    server_url,
 )
 from unstable.games.check import check_game
 from unstable.games.environment import ServiceDownError
@@ -100,33 +104,67 @@ def test_invalid_move_costs_what_the_server_says(url: str) -> None:
 
 
 def test_mistakes_are_one_line(url: str) -> None:
-    refused("not a URL; give one such as openenv:http://", environment_class, "localhost:8000")
+    for name in ("localhost:8000", "echo_env", "openenv/", "a/b/c", "éa/b", "a/b c", ""):
+        place = f"^target = 'openenv:{name}': neither a URL nor a Space's OWNER/NAME; start the "
+        refused(f"{place}environment's server and give its URL, such as", environment_class, name)
     said = line_of(environment_class, "http://127.0.0.1:1")
-    assert said.startswith("target = 'openenv:http://127.0.0.1:1': no OpenEnv server (")
+    assert said.startswith("target = 'openenv:http://127.0.0.1:1': no OpenEnv server at http://127")
     kind = environment_class(url)
     said = "games.args.{} = 'move': no field of the action; use one of message"
     refused(said.format("action"), kind, action="move")
     refused(said.format("fixed"), kind, fixed={"move": 1})
-    refused("no OpenEnv server .Invalid IPv6 URL.; start it", environment_class, "http://[")
+    refused("at http://. .Invalid IPv6 URL.; start it", environment_class, "http://[")
     for name in ("http://127.0.0.1:80 80", "http://me:secret@127.0.0.1", "ftp://a"):
-        refused("not a URL", environment_class, name)
+        refused("neither a URL", environment_class, name)
     with pytest.raises(ValueError, match="cannot be copied"):
         environment(url).copied()
 
 
-def test_server_that_speaks_another_protocol_is_one_line() -> None:
+@contextlib.contextmanager
+def answering(reply: bytes, times: int) -> Iterator[tuple[str, list[bytes]]]:
+    """Answer some connections with the same bytes; yield the URL and what they asked."""
+    asked: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
-        def greet() -> None:
-            asking, _ = listening.accept()
-            with asking:
-                asking.sendall(b"SSH-2.0-OpenSSH_9\r\n")
+        def answer() -> None:
+            for _ in range(times):
+                asking, _ = listening.accept()
+                with asking:
+                    asked.append(asking.recv(4096))
+                    asking.sendall(reply)
 
-        thread = threading.Thread(target=greet)
+        thread = threading.Thread(target=answer, daemon=True)
         thread.start()
-        said = line_of(environment_class, f"http://127.0.0.1:{listening.getsockname()[1]}")
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}", asked
         thread.join()
-    assert "no OpenEnv server (SSH-2.0" in said
+
+
+def test_server_that_speaks_another_protocol_is_one_line() -> None:
+    with answering(b"SSH-2.0-OpenSSH_9\r\n", 1) as (url, _):
+        refused(f"no OpenEnv server at {url} .SSH-2.0", environment_class, url)
+
+
+def test_name_of_a_space_is_its_url() -> None:
+    """Names as `AutoEnv` of OpenEnv 0.10 reads them (`openenv.core.utils.hf_space_subdomain`)."""
+    for name in ("openenv/echo_env", "https://huggingface.co/spaces/openenv/echo_env"):
+        assert server_url(name) == "https://openenv-echo-env.hf.space"
+    assert server_url("Me_2/My.Game-1") == "https://me-2-my-game-1.hf.space"
+    for url in ("http://host:8000", "https://openenv-echo-env.hf.space", "http://a/b"):
+        assert server_url(url) == server_url(f"{url}/") == url
+
+
+def test_space_is_reached_through_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    with answering(b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n", 2) as (url, asked):
+        monkeypatch.setenv("https_proxy", url)
+        said = line_of(environment_class, "openenv/echo_env")
+        place = {"address": "https://openenv-echo-env.hf.space", "schema": {}}
+        with pytest.raises(RuntimeError, match="https://openenv-echo-env.hf.space: no session"):
+            type("Space", (OpenEnvEnvironment,), place)().reset(1, 7)
+    assert [each.split()[1] for each in asked] == [b"openenv-echo-env.hf.space:443"] * 2
+    assert said.startswith("target = 'openenv:openenv/echo_env': no OpenEnv server at https://open")
+    assert "502 Bad Gateway" in said and "start it, set its URL, or export its token as" in said
 
 
 def test_token_opens_schema_and_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,6 +196,12 @@ def test_lost_connection_is_no_fault_of_the_mover(url: str) -> None:
     env._socket.close()
     with pytest.raises(ServiceDownError, match="no answer"):
         env.step("[bet]")
+
+
+def test_process_ends_with_a_game_in_play(url: str, tmp_path: Path) -> None:
+    code = f"from {environment_class.__module__} import *; kept = environment_class({url!r})()"
+    done = ran([sys.executable, "-c", f"{code}; kept.reset(1, 7)"], tmp_path)
+    assert done.returncode == 0, done.stderr
 
 
 def test_full_server_is_named(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Environments of an OpenEnv server: `games.env: openenv:URL`, such as openenv:http://host:8000.
+"""Environments of an OpenEnv server: `games.env: openenv:URL`, or the Space `openenv:OWNER/NAME`.
 
 https://github.com/huggingface/OpenEnv, the websocket protocol of version 0.10. A game has one seat
 and pays the sum of its rewards. A seat sees the observation's chat (`messages`), or else its fields
@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import re
+import sys
 import time
 from collections.abc import Mapping
 from http.client import HTTPException
@@ -27,6 +28,8 @@ from unstable.games.info import GameInfo
 from unstable.types import Observation
 
 _TOKEN = "OPENENV_TOKEN"
+_URL = re.compile(r"https?://[^\s/?#@]+(/[^\s?#]*)?")
+_SPACE = re.compile(r"(https://huggingface\.co/(spaces/)?)?(?P<name>[\w-]+/[\w.-]+)/?", re.ASCII)
 _LISTS = ("legal_moves", "legal_actions")
 """Fields of observations with the legal actions."""
 _HIDDEN = {*_LISTS, "metadata"}
@@ -79,8 +82,8 @@ class OpenEnvEnvironment(Environment):
                     )
         if asked is not None:
             return asked
-        open_fields = [name for name in self.schema.get("required", known) if name not in fixed]
-        open_fields = [name for name in open_fields if name != "metadata"]
+        filled = {*fixed, "metadata"}
+        open_fields = [name for name in self.schema.get("required", known) if name not in filled]
         return open_fields[0] if len(open_fields) == 1 else None
 
     def reset(self, seats: int, seed: int) -> None:
@@ -107,7 +110,7 @@ class OpenEnvEnvironment(Environment):
                 additional_headers=_headers(),
                 open_timeout=_OPEN_S,
                 max_size=_MOST_BYTES,
-                proxy=None,
+                proxy=True if self.address.startswith("https:") else None,
             )
             self._socket = self._closing.enter_context(opening)
         except (OSError, WebSocketException) as error:
@@ -122,16 +125,10 @@ class OpenEnvEnvironment(Environment):
 
     def observe(self) -> Observation:
         """Return the server's chat, or its other fields as the board."""
-        chat = self._seen.get("messages")
-        is_chat = isinstance(chat, list) and chat and all(map(_is_message, chat))
-        return Observation(
-            seat=0,
-            rules="",
-            events=[],
-            board="" if is_chat else _text(self._seen),
-            notice="",
-            chat=tuple(chat) if is_chat and chat else (),
-        )
+        told = self._seen.get("messages")
+        chat = tuple(told) if isinstance(told, list) and all(map(_is_message, told)) else ()
+        board = "" if chat else _text(self._seen)
+        return Observation(seat=0, rules="", events=[], board=board, notice="", chat=chat)
 
     def legal_moves(self) -> list[str]:
         """Return the legal actions of the server's observation; `ValueError` without any."""
@@ -160,7 +157,8 @@ class OpenEnvEnvironment(Environment):
         raise ValueError(f"{self.info.name}: the server's game cannot be copied")
 
     def __del__(self) -> None:
-        self._close()
+        if not sys.is_finalizing():  # the socket's thread is gone, and closing would wait for it
+            self._close()
 
     def _data(self, action: str) -> dict[str, Any]:
         """Return the message's data for an answer; raises `_RefusedError` for another type."""
@@ -236,22 +234,35 @@ def _headers() -> dict[str, str]:
     return {"Authorization": f"Bearer {read_token(_TOKEN, 'games.env')}"}
 
 
+def server_url(name: str) -> str | None:
+    """Return the URL of a server from its URL or the name of its Hugging Face Space, else None.
+
+    >>> server_url("openenv/Echo_env")
+    'https://openenv-echo-env.hf.space'
+    """
+    if space := _SPACE.fullmatch(name):
+        return f"https://{re.sub('[^a-z0-9]', '-', space['name'].lower())}.hf.space"
+    return name.rstrip("/") if _URL.fullmatch(name) else None
+
+
 def environment_class(name: str) -> type[OpenEnvEnvironment]:
     """Return the class of a server's games; raises `ConfigError` if the server does not answer."""
     place = f"target = {shown(f'openenv:{name}')}"
-    if not re.fullmatch(r"https?://[^\s/?#@]+(/[^\s?#]*)?", name):
-        raise ConfigError(f"{place}: not a URL; give one such as openenv:http://127.0.0.1:8000")
-    base = name.rstrip("/")
-    direct = build_opener(ProxyHandler({}))  # as the websocket
+    if (base := server_url(name)) is None:
+        raise ConfigError(
+            f"{place}: neither a URL nor a Space's OWNER/NAME; start the environment's server and "
+            "give its URL, such as openenv:http://127.0.0.1:8000"
+        )
+    opener = build_opener(ProxyHandler(None if base.startswith("https:") else {}))  # as `_open`
     try:
         request = Request(f"{base}/schema", headers=_headers())
-        with direct.open(request, timeout=_SCHEMA_S) as answer:
+        with opener.open(request, timeout=_SCHEMA_S) as answer:
             schemas = json.load(answer)
         action, observation = schemas["action"], schemas["observation"].get("properties", {})
     except (OSError, HTTPException, ValueError, LookupError, TypeError, AttributeError) as error:
         raise ConfigError(
-            f"{place}: no OpenEnv server ({one_line(str(error))}); start it, set its URL, or "
-            f"export its token as {_TOKEN}"
+            f"{place}: no OpenEnv server at {base} ({one_line(str(error))}); start it, set its "
+            f"URL, or export its token as {_TOKEN}"
         ) from None
     own = {
         "address": base,

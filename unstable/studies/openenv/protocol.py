@@ -24,11 +24,7 @@ from unstable.serving.growing import ended
 from unstable.serving.requests import MOST_BYTES, is_token
 
 Code = Literal[
-    "INVALID_JSON",
-    "UNKNOWN_TYPE",
-    "VALIDATION_ERROR",
-    "EXECUTION_ERROR",
-    "CAPACITY_REACHED",
+    "INVALID_JSON", "UNKNOWN_TYPE", "VALIDATION_ERROR", "EXECUTION_ERROR", "CAPACITY_REACHED"
 ]
 T = TypeVar("T", bound=BaseModel)
 _GONE = "websocket.disconnect"

@@ -24,13 +24,7 @@ from unstable.commands.session import (
     run_to_end,
     starting,
 )
-from unstable.config import (
-    ConfigError,
-    FixedOpponent,
-    RunConfig,
-    RunFailedError,
-    load,
-)
+from unstable.config import ConfigError, FixedOpponent, RunConfig, RunFailedError, load
 from unstable.games.check import check_env, check_game, settled
 from unstable.models.base import check_model
 from unstable.planning.resolve import UNDECIDED
