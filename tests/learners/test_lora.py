@@ -1,6 +1,7 @@
 """A layer and its LoRA in one autograd step: derivatives and saved tensors."""
 
 import weakref
+from typing import Any
 
 import pytest
 import torch
@@ -72,7 +73,7 @@ def test_models_share_inputs_or_fall_back():
     """Sibling layers are computed together where they read one tensor, else alone."""
     model = attach_lora(tiny_model().bfloat16(), AdapterConfig(rank=4), seed=0)
     fuse_lora(model)
-    attention = next(each for each in model.modules() if hasattr(each, "q_proj"))
+    attention: Any = next(each for each in model.modules() if hasattr(each, "q_proj"))
     layers = [attention.q_proj, attention.k_proj, attention.v_proj]
     for layer in layers:
         torch.nn.init.normal_(layer.lora_B["default"].weight)
