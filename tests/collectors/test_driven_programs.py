@@ -3,16 +3,19 @@
 import asyncio
 import json
 import os
+import random
 import shutil
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from examples.drivers.programs import ClaudeCode, Codex
 from examples.drivers.verifiers_twin import LEGAL, KuhnChats
 from tests.helpers.collector import Scripted
-from tests.helpers.driven import GAME, Door, all_of, driven_actor, kuhn_specs
+from tests.helpers.driven import DRIVEN, GAME, Door, all_of, driven_actor, kuhn_specs
 from tests.helpers.loop import lines, played
 from tests.helpers.models import tiny_tokenizer
 from unstable.config import ModelConfig, parse
@@ -22,6 +25,7 @@ from unstable.games.game import Game
 from unstable.loop.train import train
 from unstable.models.base import load_tokenizer
 from unstable.prompts import ChatTemplate
+from unstable.records.folder import RunFolder
 from unstable.records.reading import read_rows
 from unstable.runtime.local import LocalActor
 from unstable.solving.best_response import assess
@@ -130,6 +134,35 @@ async def test_tool_output_is_excluded_from_training(begin):
         trained += sample["completion_length"]
     *_, row = read_rows(context.folder.metrics)
     assert row["learn/tokens_trained"] == trained
+
+
+class Whole(Scripted):
+    """Engine that completes its answers."""
+
+    async def generate(self, request: SamplingRequest) -> Completion:
+        return replace(await super().generate(request), finish_reason="stop")
+
+
+@pytest.mark.parametrize(("name", "program"), [("claude", ClaudeCode), ("codex", Codex)])
+async def test_agent_program_plays_seats(tmp_path, name, program):
+    """Each seat takes one turn, and what the program prints decides the game."""
+    if shutil.which(name) is None:
+        pytest.skip(f"{name} for examples/drivers/programs.py is not installed")
+    config = parse(DRIVEN | {"sampling": {"max_prompt_tokens": 4096, "max_tokens": 8}})
+    actor = LocalActor(config, RunFolder(tmp_path), Whole(), tiny_tokenizer())
+    await actor.collector.start()
+    door = Door(actor)
+    playing = asyncio.create_task(driving(program().play, door.url, token=door.token))
+    results = await all_of(actor, kuhn_specs(2))
+    await actor.close()
+    assert await playing == 2
+    for result in results:
+        assert isinstance(result, GameResult), result.error
+        total = sum(random.Random(result.spec.seed).choices(range(1, 100), k=2))
+        first, second = [abs(int(turn.answer.text.strip("[]")) - total) for turn in result.turns]
+        won = (first < second) - (first > second)
+        assert result.payoffs == [won, -won]
+        assert [turn.seat for turn in result.turns] == [0, 1]
 
 
 def chats(folder: Path) -> str:

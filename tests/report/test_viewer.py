@@ -220,6 +220,7 @@ def test_replay_stops_at_first_difference() -> None:
     assert len(replay(config, 3, ["[4]", "[4]", "[1]"])) == 3
     assert is_known(GameConfig(env="Nim-v0"))
     assert not is_known(GameConfig(env="tests.helpers.unruly:Unruly"))
+    assert not is_known(GameConfig(env="driver", name="Kuhn")), "only its driver can play it"
 
 
 def test_replay_time_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,6 +92,37 @@ def test_conversation_becomes_the_same_chat(dialect: Any, body: dict[str, Any]) 
     assert request.most_tokens == expected.most_tokens
 
 
+def _ordered(kind: str, calls: str, outputs: str) -> Any:
+    """Return a chat with these calls and outputs, by id, as a dialect and its request."""
+    if kind == "chat":
+        called = [{"id": name, "function": {"name": "add"}} for name in calls]
+        told = [{"role": "tool", "tool_call_id": name, "content": name} for name in outputs]
+        said = {"role": "assistant", "content": "", "tool_calls": called}
+        return None, CHAT | {"messages": [*CHAT["messages"][:2], said, *told]}
+    if kind == "responses":
+        function = {"type": "function_call", "name": "add", "arguments": "{}"}
+        items = [{**function, "call_id": name} for name in calls]
+        output = {"type": "function_call_output"}
+        items += [{**output, "call_id": name, "output": name} for name in outputs]
+        return Responses(), RESPONSES | {"input": [*RESPONSES["input"][:1], *items]}
+    uses = [{"type": "tool_use", "id": name, "name": "add", "input": {}} for name in calls]
+    result = {"type": "tool_result"}
+    results = [{**result, "tool_use_id": name, "content": name} for name in outputs]
+    said = {"role": "assistant", "content": uses}
+    turns = [MESSAGES["messages"][0], said, {"role": "user", "content": results}]
+    return Messages(), MESSAGES | {"messages": turns}
+
+
+@pytest.mark.parametrize("kind", ["chat", "responses", "anthropic"])
+def test_outputs_follow_the_order_of_their_calls(kind: str) -> None:
+    """Claude Code sends the results of calls in the order in which they ended."""
+    for calls, outputs, order in (("abc", "cab", "abc"), ("ab", "xba", "abx")):
+        dialect, body = _ordered(kind, calls, outputs)
+        chat = read_request(ChatRequest, dialect.chat(body) if dialect else body).chat
+        assert [each["role"] for each in chat[:3]] == ["system", "user", "assistant"]
+        assert "".join(each["content"] for each in chat[3:]) == order
+
+
 @BOTH
 @settings(max_examples=200)
 @given(data=st.data())
@@ -166,17 +197,18 @@ async def test_apis_give_equal_tokens_whole_and_streamed() -> None:
 
 CALL = 'I add. <tool_call>{"name": "add", "arguments": {"a": 2}}</tool_call>'
 FACES = "Né 😀😀!"
+SPACED = '<tool_call>{"name": "math__add", "arguments": {"a": 2}}</tool_call>'
 
 
 @pytest.fixture
 async def served() -> AsyncIterator[tuple[Endpoint, Says]]:
-    """Endpoint that answers requests for a tool with CALL, others with FACES."""
+    """Endpoint that answers with CALL, with FACES for seed 1 and with SPACED for seed 2."""
     tokenizer = load_tokenizer(ModelConfig())
     ids = {
         text: [*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id]
-        for text in (CALL, FACES)
+        for text in (CALL, FACES, SPACED)
     }
-    engine = Says(lambda seed: ids[FACES if seed == 1 else CALL])
+    engine = Says(lambda seed: ids[{1: FACES, 2: SPACED}.get(seed, CALL)])
     async with endpoint(LONGER, engine, token="secret", tokenizer=tokenizer) as found:
         yield found, engine
 
@@ -207,6 +239,29 @@ async def test_tool_calls_and_stop_texts_have_each_apis_form(served: tuple[Endpo
             again = await stream.get_final_response()
     assert [each.type for each in again.output] == ["message", "function_call"]
     assert again.output_text == "I add." and again.usage == whole.usage
+
+
+async def test_functions_of_a_namespace_are_called_by_both_names(
+    served: tuple[Endpoint, Says],
+) -> None:
+    """Codex offers the tools of an MCP server and those for agents so."""
+    question, call, output = (RESPONSES["input"][place] for place in (0, 3, 4))
+    said = [question, call | {"namespace": "math"}, output]
+    space = {"type": "namespace", "name": "math", "tools": RESPONSES["tools"]}
+    plain = {"type": "function", "name": "add"}
+    body = RESPONSES | {"max_output_tokens": 60, "input": said, "tools": [plain, space]}
+    request = read_request(ChatRequest, Responses().chat(body))
+    assert [each["function"]["name"] for each in request.offered] == ["add", "math__add"]
+    (earlier,) = request.chat[2]["tool_calls"]
+    assert earlier["function"]["name"] == "math__add"
+    async with served[0].client("secret") as client:
+        for seed, names in ((2, {"name": "add", "namespace": "math"}), (3, {"name": "add"})):
+            whole = await client.responses.create(**body, extra_body={"seed": seed})
+            async with client.responses.stream(**body, extra_body={"seed": seed}) as stream:
+                again = await stream.get_final_response()
+            for reply in (whole, again):
+                called = reply.output[-1].model_dump(exclude_none=True)
+                assert {each: called[each] for each in called if each.startswith("name")} == names
 
 
 async def test_streamed_logprobs_are_of_all_tokens(served: tuple[Endpoint, Says]) -> None:

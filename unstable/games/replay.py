@@ -23,7 +23,7 @@ class Replayed(NamedTuple):
 
 def is_known(config: GameConfig) -> bool:
     """Return whether the game has metadata with a name, such as a game of the catalog."""
-    return game_info(config).name != ""
+    return not config.is_driven and game_info(config).name != ""
 
 
 def replay(config: GameConfig, seed: int, actions: Sequence[str]) -> list[Replayed]:

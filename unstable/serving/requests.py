@@ -5,7 +5,7 @@ import json
 import logging
 import re
 from collections.abc import Mapping
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -99,6 +99,7 @@ class _Function(_Value):
 
 
 class _ToolCall(_Value):
+    id: str | None = None
     function: _Function
 
 
@@ -117,6 +118,7 @@ class _ChatMessage(_Value):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Annotated[str | None, BeforeValidator(_texts)] = None
     tool_calls: list[_ToolCall] | None = None
+    tool_call_id: str | None = None
 
     def value(self) -> dict[str, Any]:
         """Return the message in a chat template's format."""
@@ -131,6 +133,18 @@ class _ChatMessage(_Value):
             )
         ]
         return {"role": role, "content": content, "tool_calls": calls}
+
+
+def _by_call(messages: list[_ChatMessage]) -> list[_ChatMessage]:
+    """Sort outputs of tools by their calls; programs may send them in the order of completion."""
+    found, places = list[_ChatMessage](), dict[str | None, int]()
+    for is_output, run in groupby(messages, lambda message: message.role == "tool"):
+        group = list(run)
+        if is_output:
+            group.sort(key=lambda message: places.get(message.tool_call_id, len(places)))
+        places = {call.id: place for place, call in enumerate(group[-1].tool_calls or ())}
+        found += group
+    return found
 
 
 class _Tool(_Value):
@@ -246,7 +260,7 @@ class ChatRequest(Request):
             is_said = before is not None and before.role in ("assistant", "tool")
             if message is not None and message.role == "tool" and not is_said:
                 raise ValueError("a tool message must follow an assistant or tool message")
-        return messages
+        return _by_call(messages)
 
     @property
     def chat(self) -> list[dict[str, Any]]:

@@ -137,7 +137,8 @@ def _messages(given: Any) -> Iterator[dict[str, Any]]:
             continue
         for block in blocks:
             if block.get("type") == "tool_result":
-                yield {"role": "tool", "content": _text(block.get("content") or "", place)}
+                output = _text(block.get("content") or "", place)
+                yield {"role": "tool", "content": output, "tool_call_id": block.get("tool_use_id")}
         if rest := [block for block in blocks if block.get("type") != "tool_result"]:
             yield {"role": role, "content": _text(rest, place)}
 
@@ -147,12 +148,13 @@ def _said(blocks: Sequence[Mapping[str, Any]], place: str) -> dict[str, Any]:
     kept = [b for b in blocks if b.get("type") not in ("thinking", "redacted_thinking")]
     texts = _text([block for block in kept if block.get("type") != "tool_use"], place)
     message: dict[str, Any] = {"role": "assistant", "content": texts or ""}
-    calls = [
-        {"function": {"name": b.get("name"), "arguments": json.dumps(b.get("input") or {})}}
-        for b in kept
-        if b.get("type") == "tool_use"
-    ]
+    calls = [_called(block) for block in kept if block.get("type") == "tool_use"]
     return message | ({"tool_calls": calls} if calls else {})
+
+
+def _called(use: Mapping[str, Any]) -> dict[str, Any]:
+    function = {"name": use.get("name"), "arguments": json.dumps(use.get("input") or {})}
+    return {"id": use.get("id"), "function": function}
 
 
 def _tool(given: Mapping[str, Any]) -> dict[str, Any]:

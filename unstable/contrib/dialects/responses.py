@@ -49,7 +49,7 @@ class Responses:
         asked["messages"] = [*head, *_messages(given.get("input"))]
         if "max_output_tokens" in given:
             asked["max_completion_tokens"] = given["max_output_tokens"]
-        asked["tools"] = [*map(_tool, listed(given.get("tools", []), "tools"))]
+        asked["tools"] = [*_tools(given.get("tools", []))]
         if "tool_choice" in given:
             asked["tool_choice"] = _choice(given["tool_choice"])
         if (form := mapping(given.get("text", {}), "text").get("format")) is not None:
@@ -65,7 +65,7 @@ class Responses:
         if said["content"] or not calls:
             part = _part(said["content"], _tokens(choice))
             output.append(_item(_named("msg"), [part], _is_cut(choice)))
-        output += [_call(_named("fc"), call) for call in calls]
+        output += [_call(_named("fc"), call, given.get("tools", ())) for call in calls]
         response = _response(given, _named("resp"), reply["model"])
         return response | _finished(choice, output, reply["usage"])
 
@@ -151,7 +151,7 @@ class _ResponseStream:
             self._output.append(_item(self._item, [part], _is_cut(choice)))
             yield "response.output_item.done", {"output_index": 0, "item": self._output[-1]}
         for call in calls:
-            index, item = len(self._output), _call(_named("fc"), call)
+            index, item = len(self._output), _call(_named("fc"), call, self._response["tools"])
             begun = {**item, "arguments": "", "status": "in_progress"}
             place = {"item_id": item["id"], "output_index": index}
             yield "response.output_item.added", {"output_index": index, "item": begun}
@@ -176,10 +176,13 @@ def _messages(given: Any) -> list[dict[str, Any]]:
         elif kind == "function_call":
             if not found or found[-1]["role"] != "assistant":
                 found.append({"role": "assistant", "content": ""})
-            function = {"name": item.get("name"), "arguments": item.get("arguments")}
-            found[-1].setdefault("tool_calls", []).append({"function": function})
+            name = _full_name(item.get("namespace"), item.get("name"))
+            function = {"name": name, "arguments": item.get("arguments")}
+            call = {"id": item.get("call_id"), "function": function}
+            found[-1].setdefault("tool_calls", []).append(call)
         elif kind == "function_call_output":
-            found.append({"role": "tool", "content": _text(item.get("output"), place)})
+            output = _text(item.get("output"), place)
+            found.append({"role": "tool", "content": output, "tool_call_id": item.get("call_id")})
         elif kind != "reasoning":
             raise ApiError(400, f"{place}: unsupported item type {shown(kind)}", param="input")
     return found
@@ -190,8 +193,22 @@ def _text(given: Any, place: str) -> Any:
     return text_parts(given, place, {"input_text", "output_text", "text"})
 
 
-def _tool(given: Any) -> dict[str, Any]:
-    tool = mapping(given, "tools")
+def _full_name(namespace: Any, name: Any) -> Any:
+    """Return the name of a function in chat completions, which lack namespaces."""
+    return f"{namespace}__{name}" if namespace else name
+
+
+def _tools(given: Any) -> Iterator[dict[str, Any]]:
+    """Yield tools of chat completions, including those of namespaces."""
+    for tool in listed(given, "tools"):
+        if mapping(tool, "tools").get("type") != "namespace":
+            yield _tool(tool)
+            continue
+        for each in (mapping(inner, "tools") for inner in listed(tool.get("tools"), "tools")):
+            yield _tool({**each, "name": _full_name(tool.get("name"), each.get("name"))})
+
+
+def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
     if tool.get("type") != "function":
         kind = shown(tool.get("type"))
         raise ApiError(400, f"tools: unsupported type {kind}; use functions", param="tools")
@@ -266,7 +283,12 @@ def _tokens(choice: Mapping[str, Any]) -> list[Any]:
     return (choice.get("logprobs") or {}).get("content") or []
 
 
-def _call(name: str, call: Mapping[str, Any]) -> dict[str, Any]:
+def _call(name: str, call: Mapping[str, Any], tools: Any) -> dict[str, Any]:
+    """Return a call of one of a request's tools, with the namespace of its function, if any."""
     function = call["function"]
+    called = {"name": function["name"]}
+    for space in (tool.get("name") for tool in tools if tool["type"] == "namespace"):
+        first, _, last = function["name"].partition(f"{space}__")
+        called = called if first else {"name": last, "namespace": space}
     head = {"id": name, "call_id": call["id"], "type": "function_call", "status": "completed"}
-    return {**head, "name": function["name"], "arguments": function["arguments"]}
+    return {**head, **called, "arguments": function["arguments"]}
