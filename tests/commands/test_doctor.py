@@ -14,7 +14,6 @@ from tests.helpers.machines import QWEN, VERSIONS, machine
 from tests.helpers.mistakes import line_of
 from tests.helpers.models import hollow_files
 from unstable.cli import run
-from unstable.commands import floor
 from unstable.commands.doctor import examine
 from unstable.commands.prepare import check
 from unstable.config import RunConfig, load
@@ -183,48 +182,3 @@ def test_uninstalled_package_has_no_requirements(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr("unstable.records.environment.requires", missing)
     assert asked_for() == []
-
-
-LEDUC_FLOOR = (
-    "note     learner.algorithm.kl_loss = 0.2 with a fixed reference: self-play from uniform play "
-    "converges to an exploitability of 0.296 in Leduc (NashConv 0.591); "
-    "set learner.algorithm.reference.ema to 0.98, or learner.algorithm.decay.rule to linear"
-)
-
-
-@pytest.mark.parametrize(
-    "config, fields, line",
-    [
-        ("tiny_leduc", {"kl_loss": 0.2}, LEDUC_FLOOR),
-        ("tiny_leduc", {"name": "vrpo", "kl_loss": 0.2}, LEDUC_FLOOR),
-        ("tiny_leduc", {"kl_loss": 0.2, "reference": {"ema": 0.98}}, None),
-        ("tiny_leduc", {"kl_loss": 0.2, "decay": {"rule": "linear"}}, None),
-        ("tiny_leduc", {"kl_loss": 0.2, "kl_estimator": "k3"}, None),
-        ("tiny_kuhn", {"kl_loss": 0.2, "normalize": "zscore"}, None),
-        (
-            "tiny_kuhn",
-            {"kl_loss": 0.2, "reference": {"ema": 0.98}, "entropy": 0.1},
-            "note     learner.algorithm.entropy = 0.1 without decay: self-play from uniform play "
-            "converges to an exploitability of 0.044 in Kuhn (NashConv 0.087); set "
-            "learner.algorithm.decay.rule to linear",
-        ),
-        ("tiny", {"kl_loss": 0.2}, None),
-    ],
-)
-def test_floor_of_constant_regularization_is_noted(
-    config: str, fields: dict[str, Any], line: str | None, capsys: pytest.CaptureFixture[str]
-) -> None:
-    algorithm = {"name": "ppo", **({} if "name" in fields else {"critic": None}), **fields}
-    env = {"games.0.env": "ConnectFour-v0"} if config == "tiny" else {}  # too large a tree
-    found = load(config, {"learner.algorithm": algorithm, **env})
-    assert examine(found, [machine()], lambda _: None) == 0
-    printed = capsys.readouterr().out.splitlines()
-    assert [each for each in printed if "self-play" in each] == [each for each in [line] if each]
-
-
-def test_floor_is_left_out_where_the_tree_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    algorithm = {"name": "ppo", "critic": None, "kl_loss": 0.1}
-    config = load("tiny_kuhn", {"learner.algorithm": algorithm, "eval.exploitability.every": 0})
-    assert "0.044 in Kuhn" in floor.floor_line(config)
-    monkeypatch.setattr(floor, "MOST_S", 0.0)
-    assert floor.floor_line(config) == ""

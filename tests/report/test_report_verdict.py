@@ -15,7 +15,7 @@ from tests.helpers.records import game_record
 from tests.helpers.rows import every_row
 from tests.helpers.tracking import make_config, make_game, make_tracker, run_updates
 from unstable.commands.report import state
-from unstable.config import dump, load
+from unstable.config import dump
 from unstable.records.files import json_line, write_lines
 from unstable.records.folder import RunFolder
 from unstable.report.report import write_report
@@ -174,17 +174,6 @@ def test_page_states_how_run_ended(tmp_path: Path, ending: Ending, reason: str, 
     assert run["state"] == line
     names = [name for name, _ in run["facts"]]
     assert "training games" in names and "games" not in names
-
-
-def test_state_includes_the_floor_of_a_fixed_kl(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path)
-    for kl, ending in ((0.1, "(NashConv 0.087); set learner"), (0.0, "")):
-        algorithm = {"name": "ppo", "critic": None, "kl_loss": kl}
-        config = load("tiny_kuhn", {"learner.algorithm": algorithm})
-        folder.config.write_text(dump(config), encoding="utf-8")
-        said = state(folder)
-        assert "exploitability of 0.044 in Kuhn" in said if kl else said == ""
-        assert ending in said
 
 
 def test_page_states_that_run_died(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Sequence
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from unstable.commands.floor import floor_line
 from unstable.commands.prepare import check, machines_for
 from unstable.config import ConfigError, RunConfig, one_line
 from unstable.engines.kinds import NEEDS
@@ -46,8 +45,6 @@ def examine(
         print(f"error    {one_line(problem)}")
     if problems:
         return 1
-    if floor := floor_line(config):
-        print(f"note     {one_line(floor)}")
     games = ", ".join(game.key for game in config.games)
     turns = config.learner.batch_size
     print(f"ok       would make {config.loop.steps} updates of {turns} turns each, on {games}")

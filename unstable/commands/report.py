@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from unstable.commands.diagnosis import condition_of, status_of
-from unstable.commands.floor import floor_line
 from unstable.commands.session import status
-from unstable.config import ConfigError, RunConfig, load, one_line
+from unstable.config import ConfigError, RunConfig, one_line
 from unstable.games.replay import is_known, replay
 from unstable.models.base import load_decoder
 from unstable.models.hub import cache_folder
@@ -74,15 +73,11 @@ def report_at_end(folder: RunFolder, tell: Callable[[str], None]) -> Path | None
 
 
 def state(folder: RunFolder) -> str:
-    """Return sentences on a run's state and floor, as `unstable doctor` reports; "" if unknown."""
-    found = []
-    if status := status_of(folder):
-        word, why, *_ = condition_of(folder, status, time.time())
-        found.append(f"State of the run: {word} ({why})." if why else f"State of the run: {word}.")
-    config = load(str(folder.config))
-    if config.eval.exploitability.every and all(map(is_known, config.games)):
-        found += [f"{floor}." for floor in [floor_line(config)] if floor]
-    return " ".join(found)
+    """Return a sentence on a run's state, as `unstable doctor` reports; "" if unknown."""
+    if not (status := status_of(folder)):
+        return ""
+    word, why, *_ = condition_of(folder, status, time.time())
+    return f"State of the run: {word} ({why})." if why else f"State of the run: {word}."
 
 
 def sources(config: RunConfig) -> Sources:
