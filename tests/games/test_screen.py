@@ -17,6 +17,7 @@ from unstable.engines.kinds import NEEDS
 from unstable.games.catalog.kuhn import KuhnPoker
 from unstable.games.catalog.vetted import DEFECTS, known_defect
 from unstable.games.check import check_game
+from unstable.games.environment import ServiceDownError
 from unstable.games.game import Game
 from unstable.games.screen import ignores_seed, pays_losers, screen
 from unstable.games.textarena import env_class
@@ -70,6 +71,9 @@ def test_too_few_seats_are_rejected_with_working_count() -> None:
     refused(r"games\.seats = 2: .* no legal move .*; set it to 3$", check_game, GameConfig(**place))
 
 
+RAISED = {"touchy": KeyError, "down": ServiceDownError}
+
+
 class Counting(ta.Env):
     """Sixty moves; `how` selects a fault."""
 
@@ -85,8 +89,8 @@ class Counting(ta.Env):
         return "Say [go]."
 
     def step(self, action: str) -> tuple[bool, dict[str, Any]]:
-        if self.how == "touchy" and action != "[go]":
-            raise KeyError(action)
+        if self.how in RAISED and action != "[go]":
+            raise RAISED[self.how](action)
         if self.how == "slow":
             time.sleep(0.2)
         if action != "[go]":
@@ -114,6 +118,9 @@ def config(how: str, listed: bool, seats: int = 2) -> GameConfig:
 @every_row("how", "", "touchy")
 def test_errors_at_random_actions_are_not_faults(how: str, listed: bool) -> None:
     assert screen(config(how, listed)) is None
+    assert "any action of seat 0 after 0 turns raises ServiceDown" in str(
+        screen(config("down", False))
+    )
 
 
 @every_row("listed, what", (True, "the legal move [go]"), (False, "any action"))

@@ -169,7 +169,7 @@ The unreleased TextArena 1.x runs, too, if its source precedes the installed pac
 
 - **Ids** end in `-v1`. Its `-v1-mdp` ids are the same games. The error for an id of 0.7 names the
   installed one.
-- **Moves** are bare: `4` instead of `[4]`. A game lists its legal moves if its boards quote them.
+- **Moves** are bare: `4` instead of `[4]`. A game lists its legal moves if its boards print them.
 - **Payoffs** are its rewards: 1 to -1, or 0 to 1 with one seat. KuhnPoker-v1 pays 1 to the seat
   with more chips; `unstable.games.catalog.kuhn:KuhnPoker` still pays chips.
 - **Invalid moves** follow `invalid_moves`: the game never eliminates a seat over them. If a judge

@@ -12,6 +12,7 @@ from typing import Literal
 
 from unstable.config import GameConfig, InvalidMovesConfig
 from unstable.config.plugins import described, faults_to
+from unstable.games.environment import ServiceDownError
 from unstable.games.game import Game
 from unstable.games.services import lists_legal_moves
 from unstable.prompts import observation_text
@@ -49,6 +50,7 @@ class _CheckGame:
     is_over: bool = False  # the game reached its end
     raised: int = 0  # consecutive actions at which the env raised
     fault: str | None = None
+    is_down: bool = False  # a service of the env does not answer
 
 
 def screen(config: GameConfig) -> str | None:
@@ -72,7 +74,7 @@ def screen(config: GameConfig) -> str | None:
             break
         trials.append(trial := _play(config, seed, listed, deadline))
         idle -= trial.seats
-        if listed and trial.fault:
+        if (listed or trial.is_down) and trial.fault:
             return trial.fault
     if faults := [trial.fault for trial in trials if trial.fault]:
         return faults[0] if len(faults) == len(trials) else None
@@ -250,7 +252,8 @@ def _step(trial: _CheckGame, game: Game, action: str, listed: bool) -> Game:
             trial.accepted, trial.raised = trial.accepted + 1, 0
         return game
     trial.raised += 1
-    if listed or trial.raised == _RAISES:
+    trial.is_down = isinstance(faults[0], ServiceDownError)
+    if listed or trial.is_down or trial.raised == _RAISES:
         what = f"the legal move {action}" if listed else "any action"
         what += f" of seat {game.seat} after {game.turns} turns"
         trial.fault = f"{what} raises {described(faults[0])}"

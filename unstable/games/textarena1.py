@@ -1,7 +1,7 @@
 """TextArena 1.x's envs as an `Environment`: subclasses of its `GameEnv`, which take bare moves.
 
-They keep every event in one log, draw from a generator of their own, and print legal moves in
-quotes. The views of seats are those of TextArena 0.7 (`textarena.py`).
+They keep every event in one log, draw from a generator of their own, and may print legal moves.
+The views of seats are those of TextArena 0.7 (`textarena.py`).
 """
 
 import random
@@ -20,9 +20,9 @@ from unstable.games.textarena import TextArenaEnvironment, env_class
 from unstable.games.words import offline
 from unstable.types import Observation
 
-_LIST = re.compile(r"\b(?:available|valid|legal) (?:moves|actions)\b[^:\n]*:(.*)$", re.I | re.M)
+_LIST = re.compile(r"\b(?:available|valid|legal) (?:moves|actions|jumps)[^:\n]*:(.*)$", re.I | re.M)
 _QUOTED = re.compile(r"'([^'\n]+)'")
-_TURNS = 200  # turns of the game that shows whether boards list the legal moves
+_TURNS = 200  # turns of the games that show whether boards list the legal moves
 _EVERYONE = -1  # recipient of an event that every seat sees
 _printing: dict[tuple[str, int, str], bool] = {}  # by id, seats and arguments
 
@@ -46,10 +46,15 @@ class BareTextArenaEnvironment(TextArenaEnvironment):
         super().reset(seats, seed)
 
     def observe(self) -> Observation:
+        """Return the mover's view, with the board that an env may add to the events."""
+        self._env.state.get_current_player_observation()  # the events, which the view has
+        _, added = self._env.get_observation()
+        boards = [each for each in added if each[2] is ObservationType.GAME_BOARD]
+        self._views[self.mover].add(boards)
         return self._views[self.mover].observation()
 
     def legal_moves(self) -> list[str]:
-        """Return the legal moves of the catalog, or the moves that the mover's board quotes."""
+        """Return the legal moves of the catalog, or the moves that the mover's board prints."""
         if self.info.legal_moves is not None:
             return self.info.legal_moves(self._env)
         if found := printed_moves(self.board):
@@ -93,17 +98,19 @@ class BareTextArenaEnvironment(TextArenaEnvironment):
 
 
 def printed_moves(board: str) -> list[str]:
-    """Return the moves that a board lists; empty if it lists none.
+    """Return the moves that a board lists, in quotes or between commas; empty if it lists none.
 
     >>> printed_moves("Pot: 2\\nYour available actions are: 'check', 'bet'")
     ['check', 'bet']
+    >>> printed_moves("Legal moves: a1 b2, c1 c2")
+    ['a1 b2', 'c1 c2']
     """
-    lists = _LIST.findall(board)
-    return _QUOTED.findall(lists[-1]) if lists else []
+    last = (_LIST.findall(board) or [""])[-1]
+    return _QUOTED.findall(last) or [move for part in last.split(",") if (move := part.strip())]
 
 
 def prints_moves(config: GameConfig) -> bool:
-    """Return whether each board of a random game lists moves, of which the env refuses none.
+    """Return whether each board of random games lists moves, and the env refuses only other ones.
 
     Errors of the env propagate from the first call; later ones then return False.
     """
@@ -117,14 +124,17 @@ def prints_moves(config: GameConfig) -> bool:
 def _prints_moves(config: GameConfig) -> bool:
     rng = random.Random(0)
     with Chance(0):
-        env = BareTextArenaEnvironment(config, GameInfo())
-        env.reset(config.seats, 0)
-        for _ in range(_TURNS):
+        env, over = BareTextArenaEnvironment(config, GameInfo()), True
+        for turn in range(_TURNS):
+            if over:
+                env.reset(config.seats, turn)
             if not (moves := printed_moves(env.board)):
                 return False
+            if turn == 0 and not env.step("?").refused:  # any text is an action
+                return False
             over, refused, _ = env.step(rng.choice(moves))
-            if over or refused:
-                return not refused
+            if refused:
+                return False
     return True
 
 

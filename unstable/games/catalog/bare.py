@@ -27,7 +27,7 @@ SAME_RULES = frozenset(
     }
 )
 """Classes whose rules and state equal those in the catalog."""
-_SAME_SEATS = {"SecretMafiaEnv"}
+_SAME_SEATS = {"CodenamesEnv", "SecretMafiaEnv", "TabooEnv"}
 """Classes of which only legal moves and teams apply: the rule bot reads votes in brackets."""
 
 
