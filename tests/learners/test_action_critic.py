@@ -321,7 +321,8 @@ def test_corrections_of_all_moves_are_those_of_the_sampled_answers(model) -> Non
 def test_step_over_all_moves_has_gradient_by_enumeration(model, gradients, kind) -> None:
     """Two prompts with two turns each, in different states; one answer is illegal.
 
-    Means weight each move by its probability, too, and the illegal one by its importance.
+    A move counts by its probability, or a fifth if its advantage is positive; the illegal answer
+    counts by its importance. Entropies are means by the probabilities themselves.
     """
 
     def make() -> Any:
@@ -344,7 +345,8 @@ def test_step_over_all_moves_has_gradient_by_enumeration(model, gradients, kind)
     for place, chosen, reward in ((0, 0, 1.0), (1, 1, -1.0), (2, 2, 0.5)):
         values_PK[3 * place + chosen, 0] = (reward + 2 * values_PK[3 * place + chosen, 0]) / 3
     rows = (0, 3, 6, 6)
-    expected_reward, gains, counts, entropies = torch.zeros(()), 0.0, 0.0, 0.0
+    expected_reward, gains, raised, counts, entropies = torch.zeros(()), 0.0, 0.0, 0.0, 0.0
+    advantages: dict[int, list[Tensor]] = {}
     for place, turn in enumerate(turns):
         entropies_A = scores(before, turn.tokens.prompt_ids).entropies_N.view(-1, 2).mean(1)
         own_A = logprobs(before, turn.tokens.prompt_ids).sum(1)
@@ -352,14 +354,22 @@ def test_step_over_all_moves_has_gradient_by_enumeration(model, gradients, kind)
         shares_M = (likely_M / likely_M.sum()).detach()
         values_M = torch.from_numpy(values_PK[rows[place] : rows[place] + 3, 0]).float()
         value = shares_M @ values_M
-        expected_reward = expected_reward + likely_M @ (values_M - value)
+        of_prompt = advantages.setdefault(turn.tokens.prompt_ids[1], [])
+        of_prompt.append(values_M - value)
+        if len(of_prompt) == 2:  # both turns are known
+            mean_M = (of_prompt[0] + of_prompt[1]) / 2
+            raised_M = torch.where(mean_M > 0, likely_M.detach().clip(0.2), likely_M.detach())
+            assert (raised_M > likely_M).any()
+            expected_reward = expected_reward + 2 * (raised_M * mean_M) @ own_A[LEGAL]
+            gains += 2 * float(raised_M @ mean_M)
+            raised += 2 * float(raised_M.sum())
         if place == 3:
             illegal = own_A[ANSWERS.index([9, 0])]
             weight = min(float(illegal.detach().exp()) / math.exp(-2.1), 2.0)
             expected_reward = expected_reward + weight * (-2.0 - value) * illegal
-            gains, counts = gains + weight * (-2.0 - float(value)), counts + weight
+            gains += weight * (-2.0 - float(value))
+            raised, counts = raised + weight, counts + weight
             entropies += weight * float(entropies_A[ANSWERS.index([9, 0])].detach())
-        gains += float(likely_M.detach() @ (values_M - value))
         counts += float(likely_M.detach().sum())
         entropies += float((likely_M @ entropies_A[LEGAL]).detach())
     parameters = before.policy.trained.parameters
@@ -368,7 +378,7 @@ def test_step_over_all_moves_has_gradient_by_enumeration(model, gradients, kind)
     # Adam is invariant to the scale, here a mean over the tokens.
     assert torch.cosine_similarity(found, expected, dim=0) == pytest.approx(1.0, abs=1e-5)
     assert expected.abs().max() > 1e-3
-    assert metrics["learn/loss"] == pytest.approx(-gains / counts, rel=1e-4)
+    assert metrics["learn/loss"] == pytest.approx(-gains / raised, rel=1e-4)
     assert metrics["learn/entropy"] == pytest.approx(entropies / counts, rel=1e-4)
 
 

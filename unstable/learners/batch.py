@@ -143,7 +143,8 @@ class Examples:
     sequences_S: Ints  # index of each sample's trajectory or pair
     advantages_S: Floats
     weights_S: Floats  # gradient weights
-    counts_S: Floats  # number of turns that each counts as, in losses and means
+    counts_S: Floats  # number of turns that each counts as in losses
+    shares_S: Floats | None = None  # the same in means of metrics; None: as in losses
     enumerated_S: Mask  # True: listed exhaustively, such as legal moves, not sampled
     chosen: Ints  # indices of the samples that optimizer steps use
     behavior: Sequence[Tensor] | None  # logprobs at sampling; None: not sampled
