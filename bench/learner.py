@@ -20,20 +20,17 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from peft.tuners.lora import LoraLayer
 from torch import Tensor
 from transformers import AutoModelForCausalLM, Qwen3Config
 
 from bench import forks, parser
 from unstable.config import AdapterConfig, LearnerConfig, ModelConfig
 from unstable.learners.learner import PolicyLearner
-from unstable.learners.model.lora import Siblings
 from unstable.learners.model.policy import Policy
 from unstable.models.adapters import attach_lora
 from unstable.models.base import load_model
@@ -205,8 +202,7 @@ def unfused(policy: Policy) -> Iterator[None]:
 def separated(policy: Policy) -> None:
     """Compute the LoRA of each layer alone, also of layers that read one input."""
     for module in policy.modules():
-        if isinstance(module, LoraLayer) and "forward" in vars(module):
-            vars(module)["forward"] = partial(Siblings([module]).forward, module)
+        vars(module).pop("siblings", None)
 
 
 def measure(way: Callable[[Task], Run], task: Task) -> tuple[float, float]:

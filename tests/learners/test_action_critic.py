@@ -321,8 +321,8 @@ def test_corrections_of_all_moves_are_those_of_the_sampled_answers(model) -> Non
 def test_step_over_all_moves_has_gradient_by_enumeration(model, gradients, kind) -> None:
     """Two prompts with two turns each, in different states; one answer is illegal.
 
-    A move counts by its probability, or a fifth if its advantage is positive; the illegal answer
-    counts by its importance. Entropies are means by the probabilities themselves.
+    A move counts by its probability, or at least a fifth if its advantage is positive; the illegal
+    answer counts by its importance. Means are by the probabilities themselves.
     """
 
     def make() -> Any:
@@ -345,7 +345,7 @@ def test_step_over_all_moves_has_gradient_by_enumeration(model, gradients, kind)
     for place, chosen, reward in ((0, 0, 1.0), (1, 1, -1.0), (2, 2, 0.5)):
         values_PK[3 * place + chosen, 0] = (reward + 2 * values_PK[3 * place + chosen, 0]) / 3
     rows = (0, 3, 6, 6)
-    expected_reward, gains, raised, counts, entropies = torch.zeros(()), 0.0, 0.0, 0.0, 0.0
+    expected_reward, gains, counts, entropies = torch.zeros(()), 0.0, 0.0, 0.0
     advantages: dict[int, list[Tensor]] = {}
     for place, turn in enumerate(turns):
         entropies_A = scores(before, turn.tokens.prompt_ids).entropies_N.view(-1, 2).mean(1)
@@ -362,13 +362,12 @@ def test_step_over_all_moves_has_gradient_by_enumeration(model, gradients, kind)
             assert (raised_M > likely_M).any()
             expected_reward = expected_reward + 2 * (raised_M * mean_M) @ own_A[LEGAL]
             gains += 2 * float(raised_M @ mean_M)
-            raised += 2 * float(raised_M.sum())
         if place == 3:
             illegal = own_A[ANSWERS.index([9, 0])]
             weight = min(float(illegal.detach().exp()) / math.exp(-2.1), 2.0)
             expected_reward = expected_reward + weight * (-2.0 - value) * illegal
             gains += weight * (-2.0 - float(value))
-            raised, counts = raised + weight, counts + weight
+            counts += weight
             entropies += weight * float(entropies_A[ANSWERS.index([9, 0])].detach())
         counts += float(likely_M.detach().sum())
         entropies += float((likely_M @ entropies_A[LEGAL]).detach())
@@ -378,7 +377,7 @@ def test_step_over_all_moves_has_gradient_by_enumeration(model, gradients, kind)
     # Adam is invariant to the scale, here a mean over the tokens.
     assert torch.cosine_similarity(found, expected, dim=0) == pytest.approx(1.0, abs=1e-5)
     assert expected.abs().max() > 1e-3
-    assert metrics["learn/loss"] == pytest.approx(-gains / raised, rel=1e-4)
+    assert metrics["learn/loss"] == pytest.approx(-gains / counts, rel=1e-4)
     assert metrics["learn/entropy"] == pytest.approx(entropies / counts, rel=1e-4)
 
 

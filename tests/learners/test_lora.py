@@ -6,10 +6,14 @@ from typing import Any
 import pytest
 import torch
 
+from tests.helpers.builders import sampled
+from tests.helpers.learners import count_compiled, make_learner
 from tests.helpers.models import tiny_model
 from unstable.config import AdapterConfig, LearnerConfig
 from unstable.learners.model import lora
+from unstable.learners.model.attention import ATTENTION
 from unstable.learners.model.lora import WithLora, fuse_lora, lora_linears, rounded
+from unstable.learners.model.policy import Policy
 from unstable.learners.optimizer import PolicyOptimizer
 from unstable.models.adapters import attach_lora
 
@@ -69,10 +73,14 @@ def test_layers_of_one_input_equal_each_alone():
     assert torch.autograd.gradcheck(together, trained)
 
 
+def held(groups):
+    return [each for each in groups if each._inputs is not None or each._outputs]
+
+
 def test_models_share_inputs_or_fall_back():
     """Sibling layers are computed together where they read one tensor, else alone."""
     model = attach_lora(tiny_model().bfloat16(), AdapterConfig(rank=4), seed=0)
-    fuse_lora(model)
+    groups = fuse_lora(model)
     attention: Any = next(each for each in model.modules() if hasattr(each, "q_proj"))
     layers = [attention.q_proj, attention.k_proj, attention.v_proj]
     for layer in layers:
@@ -82,12 +90,42 @@ def test_models_share_inputs_or_fall_back():
     def nodes(inputs):
         outputs = [layer(each) for layer, each in zip(layers, inputs, strict=True)]
         for layer, each, output in zip(layers, inputs, outputs, strict=True):
-            torch.testing.assert_close(output, lora._forward(layer, each))
+            torch.testing.assert_close(output, lora._outputs([layer], each)[0])
         return len({each.grad_fn.next_functions[0][0] for each in outputs})
 
     assert nodes([first] * 3) == 1 and nodes([second] * 3) == 1
     assert nodes([first, second, second]) == 3
-    assert nodes([first] * 3) == 3  # once a model read separate inputs
+    assert nodes([first] * 3) == 1 and not held(groups)
+
+
+def out_of_memory(_):
+    raise torch.OutOfMemoryError
+
+
+@pytest.mark.parametrize("failing", ["v_proj", "up_proj"])
+def test_no_activation_outlives_a_recomputed_or_failed_pass(model, failing):
+    policy = make_learner(model, gradient_checkpointing="on").policy
+    inputs = policy.inputs([sampled(prompt_ids=[1, 2, 3]) for _ in range(2)])
+    policy(inputs).logprobs_N.sum().backward()
+    assert policy._siblings and not held(policy._siblings)
+    layer = next(each for name, each in policy.named_modules() if name.endswith(failing))
+    vars(layer)["forward"] = out_of_memory
+    first, kept = policy.layers[0], list[int]()
+    first.register_forward_pre_hook(lambda *_: kept.append(len(held(policy._siblings))))
+    for _ in range(2):
+        with pytest.raises(torch.OutOfMemoryError):
+            policy(inputs)
+        assert len(held(policy._siblings)) == 1
+    assert kept == [0, 0]  # at the first layer, the failed pass is gone
+
+
+def test_layers_share_compiled_graphs(monkeypatch):
+    runs = count_compiled(monkeypatch)
+    base = tiny_model(layers=12, attention=ATTENTION)
+    policy = Policy(attach_lora(base, AdapterConfig(rank=4), seed=0))
+    policy.compile_parts()
+    policy(policy.inputs([sampled(prompt_ids=[1, 2, 3])])).logprobs_N.sum().backward()
+    assert len(set(runs)) <= 8 < len(runs)  # graphs of all layers, and of the head
 
 
 def test_lora_is_merged_into_weights_if_that_is_cheaper():

@@ -133,7 +133,7 @@ class ActionCriticConfig(Section):
     kind: Literal["network", "adapter"] = "network"
     """network: small, on token ids by place, for short states; adapter: separate LoRA"""
     gradient: Literal["all", "sampled"] = "all"
-    """policy gradient: over all legal moves by their probabilities, or of the sampled move"""
+    """policy gradient: over all legal moves, or of the sampled move"""
     correction: Share = 0.0
     """weight of later errors of the critic in a sampled move's advantage; 1: unbiased, noisy"""
     replay: PositiveInt = 20_000

@@ -57,7 +57,7 @@ class LearnerConfig(Section):
     """tokens per pass (on a GPU, shared ones once); null: no limit, or 16384 on a GPU with auto"""
     gradient_checkpointing: Switch = "auto"
     """recompute activations to save memory; auto: only if they do not fit"""
-    compile: bool = Field(False, description="torch.compile the model's layers")
+    compile: bool = Field(False, description="torch.compile the model's layers and head")
     grad_clip: PositiveFloat = Field(1.0, description="maximum gradient norm")
     max_bad_updates: PositiveInt = 3
     """consecutive updates with a non-finite loss or gradient before the run stops"""

@@ -25,14 +25,14 @@ def probabilities(logprobs: Iterable[Tensor]) -> Floats:
 class MovesVisited(NamedTuple):
     """The legal moves [L] of each prompt, without duplicates.
 
-    Equal prompts have the gradient of the sum over their turns.
+    Equal prompts have the gradient of the sum over their turns, but for raised probabilities.
     """
 
     samples: list[TokenSample]
     roles: list[Role]
     logprobs: list[Tensor]  # by token
-    visits_L: Floats  # of the prompt, or their roots with the same sum
-    raised_L: Floats  # probability by which the move counts
+    shares_L: Floats  # visits of the prompt, or their roots with the same sum, times probability
+    counts_L: Floats  # the same with raised probabilities
     advantages_L: Floats  # mean over the states behind the prompt
 
     @classmethod
@@ -49,11 +49,11 @@ class MovesVisited(NamedTuple):
 
         States count by their visits, and a prompt by the root of its visits: between the gradient
         of the mean reward, by visits, and a step of mirror descent, equal at all prompts. A move
-        counts by its probability, and by `_LEAST_PROBABILITY` if that is more and its advantage is
-        positive: a softmax gradient vanishes with the probability, so that self-play would rest
-        where a best response still gains. With sums of corrections by answer, which belong to this
-        update's turns, a prompt counts by its visits, a move by its probability, and only prompts
-        with visits are examples.
+        counts by its probability, or by `_LEAST_PROBABILITY` if that is larger and its advantage is
+        positive: a softmax gradient vanishes with the probability, so that self-play would stop at
+        a policy against which a best response still gains. With sums of corrections by answer,
+        which belong to this update's turns, a prompt counts by its visits, a move by its
+        probability, and only prompts with visits are examples.
         """
         owners_M, answers_M = experience.owners_M, experience.answers_M
         seats_M = experience.seats_P[owners_M]
@@ -66,13 +66,13 @@ class MovesVisited(NamedTuple):
         visits_L: Floats = np.bincount(answers_M, weights_M)[chosen_L].astype(np.float64)
         advantages_L = np.bincount(answers_M, weights_M * advantages_M)[chosen_L] / visits_L
         logprobs = [experience.logprobs[index] for index in chosen_L]
-        raised_L = probabilities(logprobs)
+        likely_L = raised_L = probabilities(logprobs)
         if corrections_A is None:
             visits_L = np.maximum(visits_L, _LEAST_VISITS)
             roots_L = np.sqrt(visits_L)
             visits_L = roots_L * visits_L.sum() / roots_L.sum()
             least_L = np.where(advantages_L > 0, _LEAST_PROBABILITY, 0.0)
-            raised_L = np.maximum(raised_L, least_L)
+            raised_L = np.maximum(likely_L, least_L)
         else:
             advantages_L += corrections_A[chosen_L] / visits_L
         seats_A = np.zeros(len(experience.logprobs), int)
@@ -85,8 +85,8 @@ class MovesVisited(NamedTuple):
                 for each, seat in zip(found, seats_A[chosen_L].tolist(), strict=True)
             ],
             logprobs=logprobs,
-            visits_L=visits_L,
-            raised_L=raised_L,
+            shares_L=visits_L * likely_L,
+            counts_L=visits_L * raised_L,
             advantages_L=advantages_L,
         )
 
@@ -100,15 +100,14 @@ class MovesVisited(NamedTuple):
     ) -> Examples:
         """Return every move as an example that counts by its visits and its raised probability.
 
-        It is the gradient of the expectation over moves, but for those raised; means of metrics use
-        the probability itself. Answers that are not listed, such as illegal ones, remain as
+        It is the gradient of the expectation over moves, except for raised ones; metrics are means
+        by the plain probability. Answers that are not listed, such as illegal ones, remain as
         sampled, and count by importance weights. Without `behavior` log-probabilities, an
         importance weight cancels the ratio of later steps, so that a move keeps its weight: a move
         that has become unlikely does not lose its gradient.
         """
         samples = [*self.samples, *(batch.token_samples[index] for index in unlisted)]
-        shares_S = np.concatenate([self.visits_L * probabilities(self.logprobs), counts_U])
-        counts_S = np.concatenate([self.visits_L * self.raised_L, counts_U])
+        counts_S = np.concatenate([self.counts_L, counts_U])
         weights_S = np.concatenate([np.ones(len(self.samples)), weights_U])
         prompts: dict[tuple[int, ...], int] = {}
         sequences = [prompts.setdefault(tuple(s.prompt_ids), len(prompts)) for s in samples]
@@ -119,7 +118,7 @@ class MovesVisited(NamedTuple):
             advantages_S=np.concatenate([self.advantages_L, advantages_U]),
             weights_S=weights_S,
             counts_S=counts_S,
-            shares_S=shares_S,
+            shares_S=np.concatenate([self.shares_L, counts_U]),
             enumerated_S=np.arange(len(samples)) < len(self.samples),
             chosen=np.flatnonzero(weights_S * counts_S > _NEVER),
             behavior=None,

@@ -317,25 +317,28 @@ def minibatch_atoms(examples: Examples, algorithm: Algorithm) -> list[Ints]:
     share = algorithm.config.top_advantage_fraction
     if share == 1:
         return atoms
-    return top_advantage_atoms(atoms, advantages_S, examples.counts_S, share)
+    return top_advantage_atoms(atoms, advantages_S, examples.shares_S, share)
 
 
 def _with_mean_count_of_1(examples: Examples, lengths_S: Ints, wanted: Ints) -> Examples:
-    """Scale the counts to a mean of 1 over the wanted examples' tokens."""
-    lengths, counts_S = lengths_S[wanted], examples.counts_S
-    mean = (counts_S[wanted] * lengths).sum() / lengths.sum()
-    return replace(examples, counts_S=counts_S / mean)
+    """Scale the counts by the mean share of the wanted examples' tokens.
+
+    Unlike counts, shares do not jump where an advantage changes its sign.
+    """
+    lengths = lengths_S[wanted]
+    mean = (examples.shares_S[wanted] * lengths).sum() / lengths.sum()
+    return replace(examples, counts_S=examples.counts_S / mean)
 
 
 def top_advantage_atoms(
-    atoms: Sequence[Ints], advantages_S: Floats, counts_S: Floats, share: float
+    atoms: Sequence[Ints], advantages_S: Floats, shares_S: Floats, share: float
 ) -> list[Ints]:
     """Keep the `share` of the atoms, rounded up, with the largest mean |advantage|, in their order.
 
     Among equal ones the first are kept.
     """
     sizes = np.array(
-        [np.average(np.abs(advantages_S[atom]), weights=counts_S[atom]) for atom in atoms]
+        [np.average(np.abs(advantages_S[atom]), weights=shares_S[atom]) for atom in atoms]
     )
     kept = np.argsort(-sizes, kind="stable")[: math.ceil(share * len(atoms))]
     return [atoms[index] for index in sorted(kept)]

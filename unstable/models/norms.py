@@ -6,7 +6,7 @@ rounds once and transformers twice. See https://arxiv.org/abs/1910.07467.
 """
 
 import copy
-from functools import partial
+from types import MethodType
 from typing import Any
 
 import torch
@@ -34,7 +34,8 @@ def fuse_norms(model: nn.Module) -> int:
         if key not in checked:
             checked[key] = _is_plain(module, epsilon)
         if checked[key]:
-            vars(module)["forward"] = partial(_forward, module, epsilon)
+            # A bound method, unlike a partial, lets layers share a compiled graph.
+            vars(module)["forward"] = MethodType(_forward, module)
             fused += 1
     return fused
 
@@ -45,8 +46,12 @@ def _epsilon(module: Any) -> float | None:
         return None
     if [name for name, _ in module.named_parameters()] != ["weight"] or module.weight.ndim != 1:
         return None
-    epsilon = getattr(module, "variance_epsilon", getattr(module, "eps", None))
+    epsilon = _added(module)
     return epsilon if isinstance(epsilon, float) else None
+
+
+def _added(module: Any) -> Any:
+    return getattr(module, "variance_epsilon", getattr(module, "eps", None))
 
 
 @torch.no_grad()
@@ -65,9 +70,9 @@ def _is_plain(module: nn.Module, epsilon: float) -> bool:
     return torch.allclose(found, expected, rtol=_WITHIN, atol=_WITHIN)
 
 
-def _forward(module: Any, epsilon: float, hidden_states: Tensor) -> Tensor:
+def _forward(module: Any, hidden_states: Tensor) -> Tensor:
     weight = module.weight
     if hidden_states.dtype is not weight.dtype:  # torch has no kernel for two precisions
         found: Tensor = type(module).forward(module, hidden_states)
         return found
-    return F.rms_norm(hidden_states, weight.shape, weight, epsilon)
+    return F.rms_norm(hidden_states, weight.shape, weight, _added(module))

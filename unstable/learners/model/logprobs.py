@@ -241,7 +241,7 @@ class Chunk:
 
 
 def compiled_chunk() -> type[Chunk]:
-    """Return a kind of chunk whose passes over its logits `torch.compile` fuses."""
+    """Return a subclass of `Chunk` whose passes over the logits `torch.compile` fuses."""
     names = ("score", "derived", "total")
     return type("CompiledChunk", (Chunk,), {n: torch.compile(getattr(Chunk, n)) for n in names})
 

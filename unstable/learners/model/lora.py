@@ -1,4 +1,4 @@
-"""LoRA layers in the base model's precision, with one autograd step for layers of one input.
+"""LoRA layers in the base model's precision, one autograd node for layers that read one input.
 
 PEFT multiplies fp32 masters with an fp32 copy of each layer's input, and keeps that copy. Here the
 masters are rounded to the base's precision for the products, as engines do, once for all passes of
@@ -10,6 +10,7 @@ Gradients are summed in the masters' fp32.
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain
+from types import MethodType
 from typing import Any, NamedTuple
 
 import torch
@@ -29,17 +30,22 @@ _SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Names of layers that read one input, in the order of their calls."""
 
 
-def fuse_lora(model: PeftModel) -> None:
-    """Have LoRA on linear layers, plain and quantized, computed by `lora_linears`, else by PEFT."""
+def fuse_lora(model: PeftModel) -> list["Siblings"]:
+    """Have `lora_linears` compute LoRA on linear layers, plain and quantized; PEFT computes others.
+
+    Returns the groups of layers that read one input.
+    """
     fused = {module for module in model.modules() if _fuses(module)}
-    groups: list[list[Any]] = [[layer] for layer in fused]
+    for layer in fused:
+        # A bound method, unlike a partial, lets layers share a compiled graph.
+        vars(layer)["forward"] = MethodType(_forward, layer)
+    groups = list[Siblings]()
     for parent in model.modules():
-        found = [[getattr(parent, name, None) for name in names] for names in _SIBLINGS]
-        groups += [layers for layers in found if fused.issuperset(layers)]
-    for layers in groups:
-        siblings = Siblings(layers)
-        for layer in layers:
-            vars(layer)["forward"] = partial(siblings.forward, layer)
+        for names in _SIBLINGS:
+            layers: list[Any] = [getattr(parent, name, None) for name in names]
+            if fused.issuperset(layers) and len({layer.in_features for layer in layers}) == 1:
+                groups.append(Siblings(layers))
+    return groups
 
 
 def _fuses(module: nn.Module) -> bool:
@@ -50,30 +56,35 @@ def _fuses(module: nn.Module) -> bool:
 
 
 class Siblings:
-    """Layers that read one input: the first one's call computes the outputs of all."""
+    """Layers that read the same input: the first one's call computes the outputs of all."""
 
     def __init__(self, layers: Sequence[Any]) -> None:
         self._layers = layers
+        self.clear()
+        for layer in layers:
+            vars(layer)["siblings"] = self
+
+    def clear(self) -> None:
+        """Drop outputs of a pass that ended in an error, and so its graph."""
         self._inputs: Tensor | None = None
         self._outputs: dict[Any, Tensor] = {}  # of layers not yet called with these inputs
 
     def forward(self, module: Any, inputs: Tensor) -> Tensor:
         """Return the layer's outputs [..., F] of inputs [..., D]."""
-        if torch.compiler.is_compiling():  # which fuses the sums itself
-            return _forward(module, inputs)
         if module is self._layers[0]:
-            self._inputs = inputs
-            self._outputs = dict(zip(self._layers, _outputs(self._layers, inputs), strict=True))
-        elif inputs is not self._inputs:
-            self._layers, self._outputs = self._layers[:1], {}  # a model of separate inputs
-        outputs = self._outputs.pop(module, None)
+            self.clear()
+            outputs = _outputs(self._layers, inputs)
+            self._inputs, self._outputs = inputs, dict(zip(self._layers, outputs, strict=True))
+        found = self._outputs.pop(module, None) if inputs is self._inputs else None
         if not self._outputs:
-            self._inputs = None  # frees its memory
-        return _forward(module, inputs) if outputs is None else outputs
+            self.clear()
+        return _outputs([module], inputs)[0] if found is None else found
 
 
 def _forward(module: Any, inputs: Tensor) -> Tensor:
-    return _outputs([module], inputs)[0]
+    # A compiler fuses the sums over siblings itself.
+    siblings = None if torch.compiler.is_compiling() else vars(module).get("siblings")
+    return _outputs([module], inputs)[0] if siblings is None else siblings.forward(module, inputs)
 
 
 def _outputs(modules: Sequence[Any], inputs: Tensor) -> list[Tensor]:
@@ -91,7 +102,7 @@ def _outputs(modules: Sequence[Any], inputs: Tensor) -> list[Tensor]:
 class WithLora(NamedTuple):
     """A linear layer x W' + bias + scale (x A') B' in the precision of W, which gets no gradient.
 
-    A W that is dequantized by a call is computed again in the backward pass and not kept.
+    A W given as a callable is computed again in the backward pass and not kept.
     """
 
     weight_FD: Tensor | Callable[[], Tensor]
@@ -120,7 +131,7 @@ class WithLora(NamedTuple):
 
 
 def lora_linears(inputs_TD: Tensor, layers: Sequence[WithLora]) -> list[Tensor]:
-    """Outputs [T, F] of each layer that reads the inputs; their A are one product."""
+    """Outputs [T, F] of each layer that reads the inputs; the products with all A are one."""
     if any(layer.merges for layer in layers):
         return [
             layer.merged(inputs_TD) if layer.merges else lora_linears(inputs_TD, [layer])[0]
@@ -143,28 +154,25 @@ def rounded(master: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 class _LoraLinears(Function):
-    """Outputs [T, F] of layers of one input: for each its W, bias, A and B follow the scales."""
+    """Outputs [T, F] of layers; after the scales come each layer's W, bias, A and B."""
 
     @staticmethod
     def forward(
         ctx: Any, inputs_TD: Tensor, scales: tuple[float, ...], *tensors: Any
     ) -> tuple[Tensor, ...]:
         given, biases = tensors[::4], tensors[1::4]
-        weights = [each if isinstance(each, Tensor) else each() for each in given]
-        loras = [
-            [rounded(master, weight.dtype) for weight, master in zip(weights, masters, strict=True)]
-            for masters in (tensors[2::4], tensors[3::4])
-        ]
-        a_RD, b = _joined(loras[0], 0), loras[1]
+        dtype = inputs_TD.dtype
+        a_RD = _joined([rounded(master, dtype) for master in tensors[2::4]], 0)
+        b = [rounded(master, dtype) for master in tensors[3::4]]
         lora_TR = inputs_TD @ a_RD.T
         kept = [each if isinstance(each, Tensor) else None for each in given]
         ctx.save_for_backward(inputs_TD, lora_TR, a_RD, *b, *kept)
         ctx.scales, ctx.given = scales, [None if isinstance(x, Tensor) else x for x in given]
         parts = lora_TR.split([each.shape[1] for each in b], 1)
-        layers = zip(weights, biases, parts, b, scales, strict=True)
+        layers = zip(given, biases, parts, b, scales, strict=True)
         return tuple(
-            F.linear(inputs_TD, weight_FD, bias_F).addmm_(part_TR, b_FR.T, alpha=scale)
-            for weight_FD, bias_F, part_TR, b_FR, scale in layers
+            F.linear(inputs_TD, _dense(weight), bias_F).addmm_(part_TR, b_FR.T, alpha=scale)
+            for weight, bias_F, part_TR, b_FR, scale in layers
         )
 
     @staticmethod
@@ -182,9 +190,13 @@ class _LoraLinears(Function):
         if ctx.needs_input_grad[0]:
             grad_TD = grad_TR @ a_RD
             for grad_TF, weight, make in zip(gradients, kept, ctx.given, strict=True):
-                grad_TD.addmm_(grad_TF, make() if weight is None else weight)
+                grad_TD.addmm_(grad_TF, _dense(make if weight is None else weight))
         layers = [(None, None, *pair) for pair in zip(grad_a, grad_b, strict=True)]
         return grad_TD, None, *chain.from_iterable(layers)
+
+
+def _dense(weight: Tensor | Callable[[], Tensor]) -> Tensor:
+    return weight if isinstance(weight, Tensor) else weight()
 
 
 def _joined(tensors: Sequence[Tensor], dimension: int) -> Tensor:

@@ -22,7 +22,7 @@ from unstable.learners.model.logprobs import (
     compiled_chunk,
     selected_logprobs,
 )
-from unstable.learners.model.lora import fuse_lora
+from unstable.learners.model.lora import Siblings, fuse_lora
 from unstable.learners.model.packing import Pack, gathered, pack_samples
 from unstable.learners.model.padding import Padded, pad_samples
 from unstable.learners.model.trained import Trained, TrainedLora
@@ -67,11 +67,12 @@ class Policy(nn.Module):
         super().__init__()
         self.model = model
         self.chunk = Chunk
+        self._siblings: list[Siblings] = []
         _check_head(self._causal_model)
         fuse_norms(model)
         self.trained: Trained
         if isinstance(model, PeftModel):
-            fuse_lora(model)
+            self._siblings = fuse_lora(model)
             self.trained = TrainedLora(model)
         else:
             self.trained = TrainedWhole(model, dtype)
@@ -144,7 +145,7 @@ class Policy(nn.Module):
                 vars(layer)["forward"] = partial(_evaluated, layer, layer.forward)
 
     def compile_parts(self) -> None:
-        """Compile the layers, once for all of them and for inputs of any size, and the head."""
+        """Compile the head, and the layers once for all of them and for inputs of any size."""
         for layer in self.layers:
             layer.compile(dynamic=True)
         self.chunk = compiled_chunk()
@@ -162,6 +163,8 @@ class Policy(nn.Module):
         the targets of divergences.
         """
         self.trained.refresh()
+        for each in self._siblings:
+            each.clear()
         inputs = inputs.to(self.device)
         output = decoder_of(self._causal_model)(**inputs.arguments(), use_cache=False)
         hidden_TD = output.last_hidden_state.flatten(0, 1)
