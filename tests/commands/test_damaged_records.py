@@ -50,8 +50,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     config = make_config(opponents={"fixed": [{"kind": "random"}]})
     (root / "config.yaml").write_text(dump(config))
     write_environment(RunFolder(root), "unstable train")
-    tracker = make_tracker(root, config, device="two cores")
-    run_updates(tracker)
+    tracker = run_updates(make_tracker(root, config, device="two cores"))
     tracker.log_exploitability(make_exploitability(2, 0.25, 0.5))
     tracker.end_update(3)
     with tracker.refreshing():

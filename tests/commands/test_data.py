@@ -14,7 +14,6 @@ import unstable
 from tests.helpers.loop import make_context, train_to_end
 from tests.helpers.mistakes import refused
 from tests.helpers.tracking import lines
-from unstable.config import ConfigError
 from unstable.records.data import GAME_COLUMNS, LIBRARIES, TURN_COLUMNS, TURN_KEYS, Library
 from unstable.records.files import read_lines, write_lines
 from unstable.records.folder import RunFolder
@@ -112,8 +111,7 @@ def test_columns_are_documented() -> None:
 
 def test_mistakes_are_one_line_and_ids_are_int32(run: RunFolder, tmp_path: Path) -> None:
     refused("contains no metrics and no games; give a run folder", unstable.read, tmp_path)
-    with pytest.raises(ConfigError, match="frames = 'excel': unknown; use pandas or polars"):
-        unstable.read(run, "excel")  # type: ignore[arg-type]
+    refused("frames = 'excel': unknown; use pandas or polars", unstable.read, run, "excel")
     ids = unstable.read(run, "pandas").turns["prompt_ids"]
     assert {each.dtype for each in ids} == {np.dtype(np.int32)}
 

@@ -182,17 +182,12 @@ def test_export_contains_no_local_paths_or_keys(
         outs = [export(folder.root, None, tmp_path / kind, merged=kind == "m") for kind in "am"]
     finally:
         path.write_bytes(before)
+    places = (str(path) for path in (tiny_folder, folder.root, tmp_path))
+    words = [SECRET, *places, "private.host", "SOME_KEY"]
     for out in outs:
         for file in (path for path in out.iterdir() if path.suffix not in (".png",)):
             content = file.read_bytes()
-            for word in (
-                SECRET,
-                str(tiny_folder),
-                str(folder.root),
-                str(tmp_path),
-                "private.host",
-                "SOME_KEY",
-            ):
+            for word in words:
                 assert word.encode() not in content, (file.name, word)
         assert "<OPENAI_API_KEY>" in (out / "prompts.json").read_text()
 

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.helpers.cli import ran
+from tests.helpers.cli import unstable
 from tests.helpers.endpoint import Reply, Server, ask, says
 from tests.helpers.learners import make_batch, make_learner, make_sample, save_model
 from tests.helpers.mistakes import line_of, refused
@@ -346,11 +346,7 @@ def test_failing_run_writes_and_shows_no_key(
         Reply(401, {"error": {"message": f"wrong key {CANARY}", "header": f"Bearer {CANARY}"}})
     ]
     (tmp_path / "run.yaml").write_text(RUN.format(model=tiny_folder, url=server.url))
-    done = ran(
-        [sys.executable, "-c", "from unstable.cli import main; main()", "train"]
-        + ["--config", "run.yaml", "--run_dir", "run"],
-        tmp_path,
-    )
+    done = unstable(tmp_path, "train", "--config", "run.yaml", "--run_dir", "run")
     assert done.returncode == 1 and "loop.max_failures = 8" in done.stderr, done.stderr
     assert server.asked > 6
     assert CANARY not in done.stdout + done.stderr

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from tests.helpers.endpoint import Server, opponent, says
+from tests.helpers.mistakes import line_of
+from tests.helpers.rows import every_row
 from tests.helpers.screens import PseudoTerminal, Screen
 from tests.helpers.terminals import listing, make_run, saved, typed
 from unstable.cli import run
@@ -238,14 +240,10 @@ MISTAKES = [
 ]
 
 
-def test_mistake_is_one_line(made: RunFolder, here: Path) -> None:
-    answers = []
-    for arguments, _ in MISTAKES:
-        with pytest.raises(ConfigError) as error:
-            run(["play", *(word.replace("{run}", str(made.root)) for word in arguments)])
-        answers.append(str(error.value))
-    rows = [*zip(answers, (line for _, line in MISTAKES), strict=True)]
-    assert [row for row in rows if row[1] not in row[0] or "\n" in row[0]] == []
+@every_row("arguments, line", *MISTAKES)
+def test_mistake_is_one_line(arguments: list[str], line: str, made: RunFolder, here: Path) -> None:
+    words = [word.replace("{run}", str(made.root)) for word in arguments]
+    assert line in line_of(run, ["play", *words])
     assert not (here / "outputs").exists()
 
 

@@ -18,6 +18,7 @@ from tests.helpers.builders import asking
 from tests.helpers.cli import ran
 from tests.helpers.mistakes import line_of, refused
 from tests.helpers.records import Record, flat
+from tests.helpers.rows import every_row
 from tests.helpers.terminals import listing, make_run, run_config, saved, typed
 from unstable.cli import run
 from unstable.collectors.players.model import seed_after_budget
@@ -88,21 +89,25 @@ def test_replays_of_all_games_are_identical(
     assert listing(copied.root) == before
 
 
+def adds(place: str, amount: Any) -> Callable[[Record], None]:
+    """Return a function that adds to the value at a place such as `outcomes.0`."""
+
+    def change(record: Record) -> None:
+        owner: Any = record
+        *way, last = (int(part) if part.isdecimal() else part for part in place.split("."))
+        for each in way:
+            owner = owner[each]
+        owner[last] += amount
+
+    return change
+
+
+SEGMENT = "turns.0.sampled.segments.0"
+
+
 def other_action(record: Record) -> None:
     answer = record["turns"][1]["answer"]
     answer["action"] = "[8]" if answer["action"] != "[8]" else "[7]"
-
-
-def other_observation(record: Record) -> None:
-    record["turns"][2]["answer"]["observation"] += "!"
-
-
-def other_tokens(record: Record) -> None:
-    record["turns"][0]["sampled"]["segments"][0]["token_ids"][0] += 1
-
-
-def other_prompt(record: Record) -> None:
-    record["turns"][0]["sampled"]["prompt_ids"][0] += 1
 
 
 def other_reading(record: Record) -> None:
@@ -112,16 +117,8 @@ def other_reading(record: Record) -> None:
     turns[0]["answer"]["action"] = next(f"[{c}]" for c in range(9) if f"[{c}]" not in taken)
 
 
-def other_logprobs(record: Record) -> None:
-    record["turns"][0]["sampled"]["segments"][0]["logprobs"][0] += 0.5
-
-
 def accepted(record: Record) -> None:
     record["turns"][0]["invalid"] = not record["turns"][0]["invalid"]
-
-
-def other_outcome(record: Record) -> None:
-    record["outcomes"][0] += 1
 
 
 def longer(record: Record) -> None:
@@ -131,15 +128,21 @@ def longer(record: Record) -> None:
 @pytest.mark.parametrize(
     "change, line",
     [
-        (other_action, r"differs at turn 2: expert: recorded '\[\d\]', now '\[\d\]'"),
-        (other_observation, r"differs at turn 3: the observation: recorded '.*!', now '.*'"),
-        (other_tokens, r"differs at turn 1: main@1: recorded"),
-        (other_prompt, r"differs at turn 1: the prompt's tokens"),
-        (accepted, r"differs at turn 1: the env now (accepts|rejects) the action"),
-        (other_reading, r"differs at turn 1: the action of these tokens: recorded '\[\d\]', now"),
-        (other_logprobs, r"differs at turn 1: the log-probabilities of these tokens, by up to 0.5"),
-        (other_outcome, r"differs at the end: outcomes: recorded \["),
-        (longer, r"number of turns: recorded \d, now \d"),
+        (other_action, r"turn 2: expert: recorded '\[\d\]', now '\[\d\]'"),
+        (
+            adds("turns.2.answer.observation", "!"),
+            r"turn 3: the observation: recorded '.*!', now '.*'",
+        ),
+        (adds(f"{SEGMENT}.token_ids.0", 1), r"turn 1: main@1: recorded"),
+        (adds("turns.0.sampled.prompt_ids.0", 1), r"turn 1: the prompt's tokens"),
+        (accepted, r"turn 1: the env now (accepts|rejects) the action"),
+        (other_reading, r"turn 1: the action of these tokens: recorded '\[\d\]', now"),
+        (
+            adds(f"{SEGMENT}.logprobs.0", 0.5),
+            r"turn 1: the log-probabilities of these tokens, by up to 0.5",
+        ),
+        (adds("outcomes.0", 1), r"the end: outcomes: recorded \["),
+        (longer, r"turn \d: number of turns: recorded \d, now \d"),
     ],
 )
 def test_first_difference_is_reported(
@@ -151,7 +154,7 @@ def test_first_difference_is_reported(
     tamper(copied, "eval", 1, change)  # main@1 against expert, constrained to legal moves
     assert run(["replay", "run", "1", *EVAL]) == 1
     shown = capfd.readouterr().out
-    assert re.search(line, shown)
+    assert re.search(f"differs at {line}", shown)
     assert "Identical" not in shown
 
 
@@ -366,12 +369,9 @@ def test_game_number_defaults_to_training_games(copied: RunFolder) -> None:
     assert find(copied.root, 0, "eval", None).result.spec.purpose == "eval"
 
 
-def test_mistake_is_one_line(copied: RunFolder) -> None:
-    answers = []
-    for arguments, _ in MISTAKES:
-        answers.append(line_of(run, ["replay", *arguments]))
-    rows = [*zip(answers, [line for _, line in MISTAKES], strict=True)]
-    assert [row for row in rows if row[1] not in row[0] or "\n" in row[0]] == []
+@every_row("arguments, line", *MISTAKES)
+def test_mistake_is_one_line(copied: RunFolder, arguments: list[str], line: str) -> None:
+    assert line in line_of(run, ["replay", *arguments])
     assert not (copied.root.parent / "outputs").exists()
 
 

@@ -125,13 +125,29 @@ def whole(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFol
     return context.folder
 
 
+def assert_equal(one: RunFolder, other: RunFolder) -> None:
+    """Compare the weights after the last update, and the rows."""
+    assert weights(one, 4) == weights(other, 4)
+    assert rows(one) == rows(other)
+
+
+async def whole_and_cut(
+    folder: Path, root: Path, cuts: list[int], **changes: Any
+) -> tuple[Context, Context]:
+    """Return a run that nothing cut off and one that was, which are equal."""
+    whole = await broken_off(folder, root / "whole", [], **changes)
+    cut = await broken_off(folder, root / "cut", cuts, **changes)
+    assert_equal(cut.folder, whole.folder)
+    assert played(cut.folder) == played(whole.folder)
+    return whole, cut
+
+
 async def test_documented_loop_resumes(tiny_folder: Path, tmp_path: Path, whole: RunFolder) -> None:
     """A resumed run of `examples/loop.py` has the games, weights and rows of an unbroken run."""
     context = await broken_off(tiny_folder, tmp_path / "run", [40], own_loop, **settings("sync"))
     folder = context.folder
     assert trained_on(folder) == trained_on(whole)
-    assert weights(folder, 4) == weights(whole, 4)
-    assert rows(folder) == rows(whole)
+    assert_equal(folder, whole)
 
 
 @pytest.mark.parametrize("cuts", [[6], [30], [33, 1, 2], [70, 40], [75, 3, 50, 9]])
@@ -140,9 +156,8 @@ async def test_resumed_sync_run_is_bit_identical(
 ) -> None:
     context = await broken_off(tiny_folder, tmp_path / "run", cuts, **settings("sync"))
     folder = context.folder
-    assert weights(folder, 4) == weights(whole, 4)
+    assert_equal(folder, whole)
     assert folder.versions() == whole.versions()
-    assert rows(folder) == rows(whole)
     assert trained_on(folder) == trained_on(whole)
     for purpose in ("train", "eval"):
         assert played(folder, purpose) == played(whole, purpose)
@@ -160,11 +175,8 @@ async def test_resumed_full_weight_run_is_bit_identical(tiny_folder: Path, tmp_p
             "algorithm": {"name": "reinforce", "kl_loss": 0.1, "reference": {"every": 2}},
         },
     )
-    whole = await broken_off(tiny_folder, tmp_path / "whole", [], **changes)
-    cut = await broken_off(tiny_folder, tmp_path / "cut", [12, 9], **changes)
-    assert weights(cut.folder, 4) == weights(whole.folder, 4) != weights(whole.folder, 0)
-    assert rows(cut.folder) == rows(whole.folder)
-    assert played(cut.folder) == played(whole.folder)
+    whole, _ = await whole_and_cut(tiny_folder, tmp_path, [12, 9], **changes)
+    assert weights(whole.folder, 4) != weights(whole.folder, 0)
     kept = [path.name for path in whole.folder.checkpoint(0).iterdir()]
     assert kept == ["model.safetensors"]  # an old version kept as an opponent
 
@@ -178,11 +190,7 @@ async def test_resumed_curriculum_is_bit_identical(tiny_folder: Path, tmp_path: 
         learner={"batch_size": 48, "micro_batch_size": 24, "env_weights": "spread"},
         eval={"every": 0},
     )
-    whole = await broken_off(tiny_folder, tmp_path / "whole", [], **changes)
-    cut = await broken_off(tiny_folder, tmp_path / "cut", [9, 6, 4], **changes)
-    assert weights(cut.folder, 4) == weights(whole.folder, 4)
-    assert rows(cut.folder) == rows(whole.folder)
-    assert played(cut.folder) == played(whole.folder)
+    whole, cut = await whole_and_cut(tiny_folder, tmp_path, [9, 6, 4], **changes)
     for context in (cut, whole):
         assert all(each.trajectories for each in context.curriculum.stats())
         assert context.schedule.envs not in ([], [0.5, 0.5])
@@ -201,18 +209,9 @@ async def test_resumed_worst_case_metrics_are_bit_identical(
         sampling={"max_tokens": 6},
         eval={"every": 0, "exploitability": {"every": 1}},
     )
-    whole = await broken_off(tiny_folder, tmp_path / "whole", [], **changes)
-    cut = await broken_off(tiny_folder, tmp_path / "cut", [9, 7, 5], **changes)
-    found = [
-        [
-            (name, value)
-            for row in rows(each.folder)
-            for name, value in row.items()
-            if "/past_" in name
-        ]
-        for each in (whole, cut)
-    ]
-    assert found[0] == found[1] and len({value for _, value in found[0]}) > 8
+    whole, cut = await whole_and_cut(tiny_folder, tmp_path, [9, 7, 5], **changes)
+    found = [pair for row in rows(cut.folder) for pair in row.items() if "/past_" in pair[0]]
+    assert len({value for _, value in found}) > 8
     assert cut.folder.measured() == [0, 1, 2, 3, 4]
     for context in (whole, cut):
         for actor in context.actors:
@@ -259,8 +258,7 @@ async def test_half_published_version_is_made_again(
     context = await resumed(tiny_folder, folder.root, **settings("sync"))
     assert context.version == 1
     await train(context)
-    assert weights(folder, 4) == weights(whole, 4)
-    assert rows(folder) == rows(whole)
+    assert_equal(folder, whole)
 
 
 @pytest.mark.slow
@@ -327,11 +325,7 @@ async def test_branches_and_buffer_are_restored(tiny_folder: Path, tmp_path: Pat
         groups={"by": "branch", "size": 3, "fork": "uncertain"},
         learner={"batch_size": 10, "micro_batch_size": 8, "algorithm": {"name": "grpo"}},
     )
-    one = make_context(tiny_folder, tmp_path / "one", **changes)
-    await train(one)
-    two = await broken_off(tiny_folder, tmp_path / "two", [22, 13], **changes)
-    assert weights(two.folder, 4) == weights(one.folder, 4)
-    assert rows(two.folder) == rows(one.folder)
+    await whole_and_cut(tiny_folder, tmp_path, [22, 13], **changes)
 
 
 async def test_evaluation_keeps_training_games_in_flight(tiny_folder: Path, tmp_path: Path) -> None:
@@ -394,8 +388,7 @@ async def test_damaged_checkpoint_is_skipped(
     point = find_point(folder, "--resume")
     assert (point.version, point.broken) == (3, (4,))
     await train(await resumed(tiny_folder, run_dir, **settings("sync")))
-    assert weights(folder, 4) == weights(whole, 4)
-    assert rows(folder) == rows(whole)
+    assert_equal(folder, whole)
 
 
 @pytest.mark.parametrize(
@@ -477,10 +470,11 @@ def test_changeable_fields_are_documented_and_exist() -> None:
     assert [may for may in MAY_CHANGE if not any(fnmatch(path, may) for path in paths)] == []
 
 
+FOUR_UPDATES = json.dumps({"model": {"name": "tiny"}, "loop": {"steps": 4, "mode": "sync"}})
+
+
 async def test_forbidden_change_is_one_line(tmp_path: Path, whole: RunFolder) -> None:
-    (whole.root / "config.yaml").write_text(
-        json.dumps({"model": {"name": "tiny"}, "loop": {"steps": 4, "mode": "sync"}})
-    )
+    whole.config.write_text(FOUR_UPDATES)
     for name, value, problem in (
         ("learner.learning_rate", 1.0, "learner.learning_rate = 1.0: cannot change on resume"),
         ("games.0.env", "Nim-v0", "games.0.env = 'Nim-v0': cannot change on resume (it is"),
@@ -498,32 +492,20 @@ async def test_forbidden_change_is_one_line(tmp_path: Path, whole: RunFolder) ->
 
 
 @pytest.mark.parametrize(
-    "origin, changes, problem",
+    "origin, field, value, problem",
     [
-        ({}, {"kl_loss": 0.2}, "algorithm.kl_loss = 0.2: the saved state has no reference"),
-        ({}, {"kl_reward": 0.1}, "algorithm.kl_reward = 0.1: the saved state has no reference"),
-        ({}, {"name": "grpo"}, "algorithm.name = 'grpo': the saved state is of 'reinforce'"),
-        ({"name": "ppo"}, {"critic": None}, "algorithm.critic.kind = None: the saved state has"),
-        (
-            {"name": "ppo", "critic": None},
-            {"critic": {"kind": "head"}},
-            "algorithm.critic.kind = 'head': the saved state has critic None",
-        ),
-        (
-            {"name": "ppo"},
-            {"critic.kind": "adapter"},
-            "algorithm.critic.kind = 'adapter': the saved state has critic 'head'",
-        ),
-        (
-            {"name": "vrpo"},
-            {"critic.sees": "seat"},
-            "algorithm.critic.sees = 'seat': the saved critic sees 'state'",
-        ),
-        ({}, {"ema": 0.9}, "ema = 0.9: the saved state has no running mean of the weights"),
+        ({}, "kl_loss", 0.2, "the saved state has no reference"),
+        ({}, "kl_reward", 0.1, "the saved state has no reference"),
+        ({}, "name", "grpo", "the saved state is of 'reinforce'"),
+        ({"name": "ppo"}, "critic", None, "the saved state has"),
+        ({"name": "ppo", "critic": None}, "critic.kind", "head", "the saved state has critic None"),
+        ({"name": "ppo"}, "critic.kind", "adapter", "the saved state has critic 'head'"),
+        ({"name": "vrpo"}, "critic.sees", "seat", "the saved critic sees 'state'"),
+        ({}, "ema", 0.9, "the saved state has no running mean of the weights"),
     ],
 )
 def test_fork_with_unfitting_state_is_one_line(
-    tmp_path: Path, origin: dict[str, Any], changes: dict[str, Any], problem: str
+    tmp_path: Path, origin: dict[str, Any], field: str, value: Any, problem: str
 ) -> None:
     """Before anything is loaded: the model is none."""
     folder = RunFolder(tmp_path)
@@ -532,10 +514,10 @@ def test_fork_with_unfitting_state_is_one_line(
     folder.config.write_text(json.dumps(config))
     folder.checkpoint(2).mkdir(parents=True)
     (folder.checkpoint(2) / "learner.pt").touch()
-    prefix = "learner." if "ema" in changes else "learner.algorithm."
-    given = {f"{prefix}{name}": value for name, value in changes.items()}
-    said = line_of(fork, tmp_path, 2, given)
-    assert said.startswith(f"learner.{problem}")
+    prefix = "learner." if field == "ema" else "learner.algorithm."
+    said = line_of(fork, tmp_path, 2, {f"{prefix}{field}": value})
+    named = "critic.kind" if field == "critic" else field
+    assert said.startswith(f"{prefix}{named} = {value!r}: {problem}")
     assert said.endswith("; add --fork_state false")
 
 
@@ -544,9 +526,7 @@ def test_resumed_run_is_planned_by_measured_lengths(
 ) -> None:
     """Looked at is what the plan is given: without cards none depends on it."""
     run = RunFolder(shutil.copytree(whole.root, tmp_path / "run"))
-    run.config.write_text(
-        json.dumps({"model": {"name": "tiny"}, "loop": {"steps": 4, "mode": "sync"}})
-    )
+    run.config.write_text(FOUR_UPDATES)
     given = []
 
     def prepared(config: RunConfig, *, request_tokens: float | None) -> None:

@@ -126,6 +126,11 @@ def example(prompt: int, move: int = 0) -> Example:
     return Example(env="", seat=0, prompt="", answer="", tokens=tokens)
 
 
+def lessons_of(epochs: int, **own: Any) -> Lessons:
+    shared: Any = {"train": [example(0)], "held_out": [], "seed": 0}
+    return Lessons(epochs=epochs, patience=epochs, **shared, **own)
+
+
 def test_each_lesson_has_new_positions() -> None:
     """Each lesson draws new positions, since a model learns repeated ones by heart."""
     drawn: list[tuple[int, int]] = []
@@ -137,16 +142,7 @@ def test_each_lesson_has_new_positions() -> None:
             for each in range(3 * times)
         ]
 
-    task = Lessons(
-        train=[example(0)],
-        held_out=[],
-        epochs=30,
-        patience=30,
-        batch_size=2,
-        seed=0,
-        positions=3,
-        draw=draw,
-    )
+    task = lessons_of(30, batch_size=2, positions=3, draw=draw)
     lessons = [task.batches(epoch) for epoch in range(1, 8)]
     assert drawn == [(1, 1), (2, 1), (3, 1), (4, 2), (5, 4), (6, 4), (7, 4)]
     assert [len(each) for each in lessons] == [2, 2, 2, 3, 6, 6, 6]
@@ -192,16 +188,8 @@ async def test_tiny_model_learns_the_format_in_an_epoch(tmp_path: Path) -> None:
     model = {"name": "tiny", "dtype": "float32", "init": "fresh"}
     whole = prepare(parse({"model": model, "games": [asked.model_dump()]})).config
     teaching = teach._teaching(whole, whole.games)
-    task = Lessons(
-        train=[example(0)],
-        held_out=[],
-        epochs=9,
-        patience=9,
-        batch_size=teaching.learner.batch_size,
-        seed=0,
-        positions=teach.POSITIONS,
-        draw=partial(teach._positions, teaching),
-    )
+    own = {"batch_size": teaching.learner.batch_size, "positions": teach.POSITIONS}
+    task = lessons_of(9, draw=partial(teach._positions, teaching), **own)
     config = prepare(fine_tuned(teaching, task)).config
     folder = RunFolder(tmp_path)
     learner = LocalLearner(config, folder)

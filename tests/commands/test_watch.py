@@ -42,8 +42,7 @@ def make_run(root: Path, **sections: Any) -> RunFolder:
     config = make_config(**sections)
     root.mkdir(parents=True)
     (root / "config.yaml").write_text(dump(config))
-    tracker = make_tracker(root, config, device="two cores")
-    run_updates(tracker)
+    tracker = run_updates(make_tracker(root, config, device="two cores"))
     tracker.phase("playing", 30, 128)
     with tracker.refreshing():
         pass
@@ -57,8 +56,7 @@ def changed(folder: RunFolder, **values: Any) -> None:
 
 @pytest.mark.parametrize(("width", "height"), SIZES)
 def test_watch_shows_the_dashboard_of_the_run(tmp_path: Path, width: int, height: int) -> None:
-    tracker = make_tracker(tmp_path)
-    run_updates(tracker)
+    tracker = run_updates(make_tracker(tmp_path))
     tracker.phase("playing", 30, 128)
     own = tracker.view
     now = own.clock()

@@ -8,7 +8,7 @@ import textarena as ta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.helpers.games import COUNT_UP, KUHN, LISTED, MIXED, CountUp
+from tests.helpers.games import COUNT_UP, KUHN, LEDUC, LISTED, MIXED, CountUp
 from tests.helpers.rows import every_row
 from unstable.config import GameConfig, InvalidMovesConfig
 from unstable.games.chance import Chance
@@ -198,9 +198,6 @@ def test_first_invalid_move_forfeits_by_default():
         assert played.forfeit == 0 and not played.truncated
         assert played.outcomes == [-1.5, *[0.5] * (seats - 1)]
         assert played.reason.startswith("Player 0 forfeits by an invalid move: ")
-
-
-LEDUC = "unstable.games.catalog.leduc:Leduc"
 
 
 @every_row(

@@ -31,14 +31,15 @@ def rewards_of(*entries: Entry) -> Rewards:
     return Rewards([term for term, _ in pairs], judges)
 
 
+async def ended(*games: GameResult) -> AsyncGenerator[list[GameResult | GameFailure]]:
+    """Yield games that end together."""
+    yield [*games]
+
+
 async def judged(rewards: Rewards, games: Sequence[GameResult]) -> dict[int, float | str]:
     """Return by game the reward of its first trajectory, or the error of the game."""
-
-    async def played() -> AsyncGenerator[list[GameResult | GameFailure]]:
-        yield list(games)
-
     found: dict[int, float | str] = {}
-    async for together in rewards.judge(played()):
+    async for together in rewards.judge(ended(*games)):
         for each in together:
             if isinstance(each, GameFailure):
                 found[each.spec.game_id] = each.error

@@ -142,8 +142,8 @@ def make_rating(player: str, mu: float) -> Rating:
     return Rating(player=PlayerId.parse(player), mu=mu, sigma=2.0, **counts)
 
 
-def run_updates(tracker: Tracker, updates: int = 2) -> None:
-    """The calls that a run makes, on small games."""
+def run_updates(tracker: Tracker, updates: int = 2) -> Tracker:
+    """The calls that a run makes, on small games; returns the tracker."""
     tracker.phase("evaluating", 0, 16)
     tracker.log_evaluation([make_score(0)])
     tracker.log_ratings([make_rating("main@0", 25.0), make_rating("random", 20.0)])
@@ -179,3 +179,4 @@ def run_updates(tracker: Tracker, updates: int = 2) -> None:
         tracker.log_buffer(Buffer(64, 8, 4).stats())
         tracker.log_ratings([make_rating(f"main@{version + 1}", 26.0), make_rating("random", 20)])
         tracker.end_update(version + 1)
+    return tracker

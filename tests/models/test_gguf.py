@@ -10,6 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from tests.helpers import mistakes
 from unstable.config import ConfigError, ModelConfig
 from unstable.models import gguf_files
 from unstable.models.base import check_model, load_tokenizer, model_path
@@ -103,10 +104,7 @@ def test_changed_gguf_file_is_another_model(file: Path) -> None:
 
 
 def line_of(path: Path) -> str:
-    with pytest.raises(ConfigError) as error:
-        check_model(ModelConfig(name=str(path)))
-    assert "\n" not in str(error.value)
-    return str(error.value)
+    return mistakes.line_of(check_model, ModelConfig(name=str(path)))
 
 
 def test_damaged_gguf_is_one_line(file: Path) -> None:
@@ -137,9 +135,8 @@ def test_missing_wheel_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr("importlib.metadata.files", missing)
-    with pytest.raises(ConfigError) as error:
-        check_model(ModelConfig(name=GEMMA3))
-    assert "which is not installed; if you accept Gemma's terms of use" in str(error.value)
+    said = "which is not installed; if you accept Gemma's terms of use"
+    mistakes.refused(said, check_model, ModelConfig(name=GEMMA3))
 
 
 def test_gemma_wheels_form_one_file() -> None:

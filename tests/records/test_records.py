@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from tests.helpers.builders import completion, game, sampled, turn
+from tests.helpers.builders import completion, game, sampled, spec, turn
 from tests.helpers.loop import Begin, publish_start
 from tests.helpers.mistakes import refused
 from tests.helpers.records import as_played, game_record
@@ -126,7 +126,7 @@ def games(draw: st.DrawFn) -> GameResult:
         )
         for index in range(draw(st.integers(0, 3)))
     ]
-    spec = GameSpec(
+    drawn = GameSpec(
         game_id=draw(INTEGERS),
         purpose=draw(st.sampled_from(PURPOSES)),
         env=draw(st.text(max_size=5)),
@@ -138,7 +138,7 @@ def games(draw: st.DrawFn) -> GameResult:
         opener=draw(SEATS),
     )
     return GameResult(
-        spec=spec,
+        spec=drawn,
         turns=turns,
         payoffs=[draw(NUMBERS) for _ in seats],
         outcomes=[draw(NUMBERS) for _ in seats],
@@ -198,19 +198,6 @@ async def test_games_of_real_actor_round_trip(begin: Begin) -> None:
     assert {each.spec.branches for each in played} == {0, 2}
 
 
-def test_only_model_turns_contain_tokens() -> None:
-    """Records keep the layout that readers of the files expect, however memory holds a turn."""
-    record = game_record(game(turns=2), [], 3, 1)
-    model, program = (turn["answer"] for turn in record["turns"])
-    assert model.keys() - program.keys() == {"sampled"}
-    assert model["sampled"] == {
-        **{"version": 0, "temperature": 1.0, "prompt_ids": [1, 2, 3]},
-        "segments": [SEGMENT | {"token_ids": [7, 8], "logprobs": [-0.5, -0.25]}],
-    }
-    assert (model["player"], program["player"]) == ("main@0", "random")
-    assert [seat["player"] for seat in record["spec"]["seats"]] == ["main@0", "random"]
-
-
 def test_segments_of_an_answer_are_concatenated() -> None:
     """Inserted tokens have no log-probability, in files, frames and reports."""
     first = completion(top_logprobs=[[(7, -0.5)], [(8, -0.25)]])
@@ -233,6 +220,7 @@ def test_segments_of_an_answer_are_concatenated() -> None:
 def test_only_trained_turns_contain_rewards() -> None:
     result = make_game(5, turns=3)
     record = game_record(result, make_trajectories(result), 3, 1)
+    assert "prompt_cut" not in record["turns"][0]["answer"]["sampled"], "it is the default"
     rewards = {"outcome": {"raw": 1.0, "weighted": 1.0}, "format": {"raw": 1.0, "weighted": 0.1}}
     assert [turn.get("rewards") for turn in record["turns"]] == [rewards, None, rewards]
 
@@ -251,45 +239,23 @@ GAME_LINE = (
     '"prompt_cut":5},"player":"main@1"},"invalid":true,"seconds":0.25,'
     '"rewards":{"outcome":{"raw":-1.0,"weighted":-1.0}}}]}\n'
 )
-GAME_RESULT = GameResult(
-    spec=GameSpec(
-        game_id=5,
-        purpose="train",
-        env="TicTacToe-v0",
-        seed=4,
-        seats=(
-            SeatSpec(player=PlayerId.policy(1), temperature=1.0, group_id=50, group_size=2),
-            SeatSpec(player=PlayerId("minimax"), temperature=0.5),
-        ),
-        member=1,
-    ),
+ANSWER: dict[str, Any] = {
+    **{"prompt_ids": [7, 8, 9], "prompt_cut": 5, "token_ids": [0, 1], "logprobs": [-0.25, -0.5]},
+    **{"adapter": "main@2", "finish_reason": "length"},
+}
+SAID = {"observation": "board 1", "text": "Zug ✓", "action": "", "formatted": False}
+SEATED = (
+    SeatSpec(player=PlayerId.policy(1), temperature=1.0, group_id=50, group_size=2),
+    SeatSpec(player=PlayerId("minimax"), temperature=0.5),
+)
+GAME_RESULT = replace(
+    game(outcomes=(-1.0, 1.0)),
+    spec=replace(spec(game_id=5), seed=4, seats=SEATED, member=1),
     turns=[
         turn(1, 0, "minimax", seconds=0.5, observation="board 0", text="[1]", action="[1]"),
-        turn(
-            0,
-            1,
-            "main@1",
-            invalid=True,
-            seconds=0.25,
-            observation="board 1",
-            sampled=sampled(
-                2,
-                prompt_ids=[7, 8, 9],
-                token_ids=[0, 1],
-                finish_reason="length",
-                logprobs=[-0.25, -0.5],
-                adapter="main@2",
-                prompt_cut=5,
-            ),
-            text="Zug ✓",
-            action="",
-            formatted=False,
-        ),
+        turn(0, 1, "main@1", True, 0.25, sampled=sampled(2, **ANSWER), **SAID),
     ],
-    payoffs=[-1.0, 1.0],
-    outcomes=[-1.0, 1.0],
     forfeit=0,
-    truncated=False,
     reason="three in a row",
     seconds=2.0,
     fork=1,

@@ -14,22 +14,15 @@ from unstable.types.metrics import (
     VersusKey,
 )
 
-KINDS: list[tuple[type[MetricKey], int]] = [
-    (EvalKey, 3),
-    (ExploitKey, 1),
-    (RatingKey, 1),
-    (VersusKey, 1),
-]
+KINDS: dict[type[MetricKey], int] = {EvalKey: 3, ExploitKey: 1, RatingKey: 1, VersusKey: 1}
 NAMES = st.text(st.characters(codec="utf-8") | st.sampled_from("/:"))
 
 
-@given(st.sampled_from(KINDS), st.lists(NAMES, min_size=3, max_size=3), NAMES)
-def test_metric_name_round_trip(
-    kind: tuple[type[MetricKey], int], names: list[str], figure: str
-) -> None:
-    key = kind[0](*names[: kind[1]])
-    assert kind[0].parse(key.name(figure)) == (key, figure)
-    others = [other for other, _ in KINDS if other is not kind[0]]
+@given(st.sampled_from([*KINDS]), st.lists(NAMES, min_size=3, max_size=3), NAMES)
+def test_metric_name_round_trip(kind: type[MetricKey], names: list[str], figure: str) -> None:
+    key = kind(*names[: KINDS[kind]])
+    assert kind.parse(key.name(figure)) == (key, figure)
+    others = [other for other in KINDS if other is not kind]
     assert all(other.parse(key.name(figure)) is None for other in others)
 
 

@@ -31,8 +31,7 @@ def figures(summary: RunSummary) -> dict[str, Any]:
 
 
 def tracked(root: Path) -> Tracker:
-    tracker = make_tracker(root)
-    run_updates(tracker, 3)
+    tracker = run_updates(make_tracker(root), 3)
     tracker.log_exploitability(make_exploitability(3, 0.25, 0.5), beside=True)
     tracker.log_evaluation([make_score(3, "base", 0.75)], beside=True)
     tracker.log_worst({"main": LEAST})

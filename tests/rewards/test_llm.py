@@ -1,7 +1,6 @@
 """A language model as judge: verdicts are read strictly, and pairs asked about in both orders."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,20 +9,12 @@ from msgspec.structs import replace
 
 from tests.helpers.builders import answering, game
 from tests.helpers.endpoint import Reply, Server, says
-from tests.helpers.judged import Entry, counts, judged, judged_by, rewards_of
-from tests.helpers.mistakes import refused
+from tests.helpers.judged import Entry, counts, ended, judged, judged_by, rewards_of
+from tests.helpers.mistakes import line_of, refused
 from tests.helpers.rows import every_row
-from unstable.config import ConfigError, RewardConfig, parse
+from unstable.config import RewardConfig, parse
 from unstable.rewards.oracles.base import OracleReply
 from unstable.types import GameResult
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setenv("A_KEY", "empty")
-    made = Server()
-    yield made
-    made.close()
 
 
 def judge(server: Server, **changes: Any) -> Entry:
@@ -117,12 +108,8 @@ async def test_branches_are_compared_in_both_orders(server: Server) -> None:
 
 async def branch_values(server: Server, **changes: Any) -> dict[int, float]:
     rewards = rewards_of(judge(server, **changes))
-
-    async def one() -> Any:
-        yield [branching()]
-
     found: dict[int, float] = {}
-    async for together in rewards.judge(one()):
+    async for together in rewards.judge(ended(branching())):
         for each in together:
             assert isinstance(each, tuple), each
             found |= {t.game_id: t.reward for t in each[1]}
@@ -209,9 +196,8 @@ WRONG = [
 
 @every_row("args, why", *WRONG)
 def test_invalid_llm_settings_are_rejected(args: dict[str, Any], why: str) -> None:
-    with pytest.raises(ConfigError, match=rf"^judges.strict.{why}") as error:
-        parse({"judges": {"strict": {"kind": "llm", "args": args}}})
-    assert "\n" not in str(error.value) and "sk-1" not in str(error.value)
+    said = line_of(parse, {"judges": {"strict": {"kind": "llm", "args": args}}})
+    assert re.search(rf"^judges.strict.{why}", said) and "sk-1" not in said
 
 
 def test_pairwise_judge_rejects_turns() -> None:

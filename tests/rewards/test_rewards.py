@@ -15,9 +15,9 @@ from msgspec.structs import replace
 
 from tests.helpers.builders import completion, game, sampled, turn
 from tests.helpers.judged import judged_by, rewards_of
-from tests.helpers.mistakes import refused
+from tests.helpers.mistakes import line_of, refused
 from tests.helpers.rows import every_row
-from unstable.config import ConfigError, RewardConfig, load
+from unstable.config import RewardConfig, load
 from unstable.records.files import json_line
 from unstable.rewards.built_in import BUILT_IN
 from unstable.rewards.terms import Rewards
@@ -90,9 +90,8 @@ def _answer(count: int) -> Completion:
     ("overlong", {"most": 3, "buffer": 4}, "buffer = 4: greater than most = 3"),
 )
 def test_invalid_args_are_named(term: str, args: dict[str, Any], line: str) -> None:
-    with pytest.raises(ConfigError, match=r"^buffer.rewards.0.args") as raised:
-        load("tiny", {"buffer.rewards": [{"term": term, "args": args}]})
-    assert line in str(raised.value) and "\n" not in str(raised.value)
+    said = line_of(load, "tiny", {"buffer.rewards": [{"term": term, "args": args}]})
+    assert said.startswith("buffer.rewards.0.args") and line in said
 
 
 def test_terms_skip_turns_and_untrained_seats() -> None:
@@ -108,10 +107,8 @@ def test_terms_skip_turns_and_untrained_seats() -> None:
 
 
 def test_invalid_terms_and_values_are_rejected() -> None:
-    with pytest.raises(
-        ConfigError, match=r"^buffer.rewards.0.term = 'outcome' with args = .*'foo'"
-    ):
-        Rewards([RewardConfig(term="outcome", args={"foo": 1})])
+    wrong = [RewardConfig(term="outcome", args={"foo": 1})]
+    refused(r"^buffer.rewards.0.term = 'outcome' with args = .*'foo'", Rewards, wrong)
     refused("not callable", Rewards, [RewardConfig(term=f"{__name__}:__name__")])
     with pytest.raises(ValueError, match="reward term outcome: invalid value nan"):
         Rewards([RewardConfig()]).trajectories(game(outcomes=(float("nan"), 0.0)))
@@ -154,10 +151,8 @@ def test_scalar_values_become_floats(
     (f"{__name__}:first_turn", "did you mean 'first_turn_bonus'?"),
 )
 def test_unknown_term_is_rejected(term: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=r"^buffer.rewards.0.term = ") as error:
-        Rewards([RewardConfig(term=term)])
-    assert message in str(error.value)
-    assert "\n" not in str(error.value)
+    said = line_of(Rewards, [RewardConfig(term=term)])
+    assert said.startswith("buffer.rewards.0.term = ") and message in said
 
 
 class Endpoint:

@@ -1,7 +1,7 @@
 """Teacher scores of a turn: an expert's share of the move, an endpoint's log-probability."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from tests.helpers.builders import answering, asking, completion, game, sampled
 from tests.helpers.endpoint import Reply, Server
-from tests.helpers.judged import Entry, judged_by, rewards_of
+from tests.helpers.judged import Entry, ended, judged_by, rewards_of
 from tests.helpers.mistakes import line_of, refused
 from tests.helpers.models import random_adapter, tiny_model, tiny_tokenizer
 from tests.helpers.teacher import teacher_at, tiny_engine
@@ -33,11 +33,7 @@ def answered(answers: Sequence[SampledTokens]) -> GameResult:
 
 async def judged(entry: Entry, result: GameResult) -> list[float] | GameFailure:
     """Return the term's raw values by turn, or the game's failure."""
-
-    async def played() -> AsyncGenerator[list[GameResult | GameFailure]]:
-        yield [result]
-
-    async for (each,) in rewards_of(entry).judge(played()):
+    async for (each,) in rewards_of(entry).judge(ended(result)):
         if isinstance(each, GameFailure):
             return each
         (trajectory,) = each[1]
@@ -82,9 +78,12 @@ def at(url: str, model: str = "teacher", **changes: Any) -> Entry:
     return judged_by("teacher", **own | changes)
 
 
+def answer(*segments: Any) -> SampledTokens:
+    return SampledTokens(prompt_ids=PROMPT, segments=segments, version=0, temperature=1.0)
+
+
 async def sample(engine: EmbeddedEngine, seed: int) -> SampledTokens:
-    made = await engine.generate(asking(PROMPT, max_tokens=4, seed=seed))
-    return SampledTokens(prompt_ids=PROMPT, segments=(made,), version=0, temperature=1.0)
+    return answer(await engine.generate(asking(PROMPT, max_tokens=4, seed=seed)))
 
 
 async def test_teacher_term_is_log_likelihood_difference(engine: EmbeddedEngine) -> None:
@@ -92,11 +91,7 @@ async def test_teacher_term_is_log_likelihood_difference(engine: EmbeddedEngine)
     # Only sampled tokens count in an answer with inserted tokens.
     inserted = Segment(token_ids=TOKENIZER.encode("why", add_special_tokens=False), scored=False)
     first, last = (answers[i].completions[0] for i in (0, 1))
-    answers.append(
-        SampledTokens(
-            prompt_ids=PROMPT, segments=(first, inserted, last), version=0, temperature=1.0
-        )
-    )
+    answers.append(answer(first, inserted, last))
     expected = []
     for each in answers:
         (scored,) = await engine.score(PROMPT, [each.token_ids], adapter="teacher")
@@ -119,12 +114,7 @@ async def test_mean_teacher_term_is_negative_kl(engine: EmbeddedEngine) -> None:
         for adapter in (None, "teacher")
     ]
     answers = [
-        SampledTokens(
-            prompt_ids=PROMPT,
-            segments=(completion(token_ids=ids, logprobs=[logprob], adapter=None),),
-            version=0,
-            temperature=1.0,
-        )
+        answer(completion(token_ids=ids, logprobs=[logprob], adapter=None))
         for ids, logprob in zip(words, own.tolist(), strict=True)
     ]
     async with teacher_at(engine) as url:
@@ -156,17 +146,12 @@ FINE = [None, *[-1.0] * 7]
 )
 async def test_endpoint_errors_fail_the_game(server: Server, reply: Reply, message: str) -> None:
     ids = TOKENIZER.encode("[4]", add_special_tokens=False)
-    answer = SampledTokens(
-        prompt_ids=PROMPT,
-        segments=(completion(token_ids=ids, logprobs=[-1.0] * 3),),
-        version=0,
-        temperature=1.0,
-    )
+    given = answered([answer(completion(token_ids=ids, logprobs=[-1.0] * 3))])
     server.replies = [echo("hello[4]", [None, *[-2.0] * 7])]
-    assert await judged(at(server.url, "m"), answered([answer])) == [-3.0]
+    assert await judged(at(server.url, "m"), given) == [-3.0]
     assert server.bodies[0]["prompt"] == [*PROMPT, *ids] and server.bodies[0]["model"] == "m"
     server.replies = [reply]
-    found = await judged(at(server.url, "m"), answered([answer]))
+    found = await judged(at(server.url, "m"), given)
     assert isinstance(found, GameFailure)
     assert message in found.error and server.url in found.error
 

@@ -98,57 +98,34 @@ async def test_unseeded_games_differ(tmp_path: Path) -> None:
     assert len(shown) > 2
 
 
-MISTAKES = {
-    "no JSON": ("{", "INVALID_JSON", "not JSON"),
-    "no object": ([1], "VALIDATION_ERROR", "a message is an object with a type"),
-    "type": ({"type": "move"}, "UNKNOWN_TYPE", "type = 'move': use reset, step, state or close"),
-    "field": (
-        {"type": "reset", "data": {"oponent": "expert"}},
-        "VALIDATION_ERROR",
+def asks(kind: str, **data: Any) -> dict[str, Any]:
+    return {"type": kind, "data": data}
+
+
+INVALID, TAKEN = "VALIDATION_ERROR", "another player's name; choose another"
+MISTAKES = [
+    ("{", "INVALID_JSON", "not JSON"),
+    ([1], INVALID, "a message is an object with a type"),
+    ({"type": "move"}, "UNKNOWN_TYPE", "type = 'move': use reset, step, state or close"),
+    (
+        asks("reset", oponent="expert"),
+        INVALID,
         "'oponent': Extra inputs are not permitted; known: seed, episode_id, game, opponent, seat,",
     ),
-    "opponent": (
-        {"type": "reset", "data": {"opponent": "me"}},
-        "VALIDATION_ERROR",
-        "opponent = 'me': unknown; use one of random, expert",
-    ),
-    "game": (
-        {"type": "reset", "data": {"game": "Chess"}},
-        "VALIDATION_ERROR",
-        "game = 'Chess': unknown; use one of Kuhn",
-    ),
-    "seat": (
-        {"type": "reset", "data": {"seat": 2}},
-        "VALIDATION_ERROR",
-        "seat = 2: Kuhn has seats 0 to 1",
-    ),
-    "name": (
-        {"type": "reset", "data": {"player": "expert"}},
-        "VALIDATION_ERROR",
-        "player = 'expert': another player's name; choose another",
-    ),
-    "reserved name": (
-        {"type": "reset", "data": {"player": "rules"}},
-        "VALIDATION_ERROR",
-        "player = 'rules': another player's name; choose another",
-    ),
-    "version": (
-        {"type": "reset", "data": {"player": "main@3"}},
-        "VALIDATION_ERROR",
-        "'player': String should match pattern",
-    ),
-    "step": (
-        {"type": "step", "data": {"message": "[bet]"}},
-        "EXECUTION_ERROR",
-        "no game in play; send reset first",
-    ),
-    "message": ({"type": "step", "data": {}}, "VALIDATION_ERROR", "'message': Field required"),
-}
+    (asks("reset", opponent="me"), INVALID, "opponent = 'me': unknown; use one of random, expert"),
+    (asks("reset", game="Chess"), INVALID, "game = 'Chess': unknown; use one of Kuhn"),
+    (asks("reset", seat=2), INVALID, "seat = 2: Kuhn has seats 0 to 1"),
+    (asks("reset", player="expert"), INVALID, f"player = 'expert': {TAKEN}"),
+    (asks("reset", player="rules"), INVALID, f"player = 'rules': {TAKEN}"),
+    (asks("reset", player="main@3"), INVALID, "'player': String should match pattern"),
+    (asks("step", message="[bet]"), "EXECUTION_ERROR", "no game in play; send reset first"),
+    (asks("step"), INVALID, "'message': Field required"),
+]
 
 
 async def test_mistake_is_one_line_and_session_goes_on(tmp_path: Path) -> None:
     async with serving(tmp_path) as (server, _), client(server) as player:
-        for message, code, said in MISTAKES.values():
+        for message, code, said in MISTAKES:
             answer = await player.ask(message)
             assert answer["type"] == "error" and answer["data"]["code"] == code
             assert answer["data"]["message"].startswith(said), answer
@@ -238,8 +215,8 @@ async def test_client_that_leaves_in_a_turn_frees_its_session(
     monkeypatch.setattr(RandomPlayer, "act", never)
     async with serving(tmp_path, ["random"], in_flight=1) as (server, _):
         async with client(server) as player:
-            await player.socket.send(json.dumps({"type": "reset", "data": {"seed": 0, "seat": 0}}))
-            await player.socket.send(json.dumps({"type": "step", "data": {"message": "[check]"}}))
+            for message in (asks("reset", seed=0, seat=0), asks("step", message="[check]")):
+                await player.socket.send(json.dumps(message))
             await asyncio.sleep(0.1)
         async with client(server) as player:
             assert (await player.ask({"type": "state"}))["type"] == "state"
@@ -251,8 +228,8 @@ async def test_closing_the_server_ends_games_in_play(
     monkeypatch.setattr(RandomPlayer, "act", never)
     before = asyncio.all_tasks()
     async with serving(tmp_path, ["random"]) as (server, _), client(server) as player:
-        for kind, data in (("reset", {"seat": 0}), ("step", {"message": "[check]"})):
-            await player.socket.send(json.dumps({"type": kind, "data": data}))
+        for message in (asks("reset", seat=0), asks("step", message="[check]")):
+            await player.socket.send(json.dumps(message))
         await asyncio.sleep(0.1)
         await server.close()
     left = [task for task in asyncio.all_tasks() - before if "websockets" not in repr(task)]
@@ -264,7 +241,7 @@ async def test_frames_without_a_message_are_refused(tmp_path: Path) -> None:
         for frame, code in ((b"{}", "INVALID_JSON"), ("[" * 100_000, "INVALID_JSON")):
             await player.socket.send(frame)
             assert json.loads(await player.socket.recv())["data"]["code"] == code
-        answer = await player.ask({"type": "reset", "data": {"a\nb": 1}})
+        answer = await player.ask(asks("reset", **{"a\nb": 1}))
         assert "\n" not in answer["data"]["message"]
         assert (await player.play())[-1]["done"]
 
@@ -290,7 +267,7 @@ async def test_dead_engine_is_reported(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(RandomPlayer, "act", act)
     async with serving(tmp_path, ["random"]) as (server, games), client(server) as player:
-        answers = [await player.ask({"type": "reset", "data": {"seed": seed}}) for seed in range(8)]
+        answers = [await player.ask(asks("reset", seed=seed)) for seed in range(8)]
         assert await games.died == "out of memory"
     failed = [each["data"] for each in answers if each["type"] == "error"]
     assert {each["message"] for each in failed} == {"the game failed: out of memory"}
@@ -360,18 +337,13 @@ async def test_schema_describes_messages(tmp_path: Path) -> None:
     assert health == {"status": "healthy"}
 
 
-def config() -> RunConfig:
-    return load("tiny_kuhn")
-
-
 def test_mistakes_of_the_command_line(tmp_path: Path) -> None:
-    refused("--against: no opponent; name some, such as", opponents_of, config(), None, [], [])
-    refused("--against = 'me': unknown player", opponents_of, config(), None, [], ["me"])
+    config = load("tiny_kuhn")
+    refused("--against: no opponent; name some, such as", opponents_of, config, None, [], [])
+    refused("--against = 'me': unknown player", opponents_of, config, None, [], ["me"])
     done = in_process(tmp_path, "serve", "--config", "tiny_kuhn", "--against", "expert")
-    assert (
-        done.returncode == 2
-        and "--against: names opponents of games; add --openenv" in done.stderr + done.stdout
-    )
+    assert done.returncode == 2, done.stdout
+    assert "--against: names opponents of games; add --openenv" in done.stderr + done.stdout
 
 
 async def test_versions_play_and_their_answers_replay(tmp_path: Path) -> None:
@@ -383,8 +355,7 @@ async def test_versions_play_and_their_answers_replay(tmp_path: Path) -> None:
     async with websockets.connect(f"{url.replace('http', 'ws')}/ws", proxy=None) as socket:
         player = Client(socket)
         for seed in range(4):
-            opponent = "run:3" if seed == 0 else None
-            *_, end = await player.play(seed=seed, **({"opponent": opponent} if opponent else {}))
+            *_, end = await player.play(seed=seed, **({} if seed else {"opponent": "run:3"}))
             names.add(end["observation"]["opponent"])
     assert "run:3" in names
     output = await asyncio.to_thread(ended, process, 130, signal.SIGINT)

@@ -37,11 +37,8 @@ class First:
 
 
 def play(words: Sequence[str], place: Path, **options: Any) -> dict[str, Any]:
-    fields = options.pop("fields", {})
-    options.setdefault("game", [NIM])
-    return tournament(
-        words, TournamentOptions(**options), {"tracking.run_dir": str(place), **fields}
-    )
+    fields = {"tracking.run_dir": str(place), **options.pop("fields", {})}
+    return tournament(words, TournamentOptions(**{"game": [NIM]} | options), fields)
 
 
 def games(folder: Path) -> list[dict[str, Any]]:
@@ -68,10 +65,8 @@ def test_perfect_player_is_ranked_first(tmp_path: Path) -> None:
     assert found == json.loads(json.dumps(found_in(tmp_path / "run")))
     recorded = games(tmp_path / "run")
     assert [game["game"] for game in recorded] == list(range(40))
-    assert [game["players"] for game in recorded[:2]] == [
-        ["random", "expert"],
-        ["expert", "random"],
-    ]
+    seated = [game["players"] for game in recorded[:2]]
+    assert seated == [["random", "expert"], ["expert", "random"]]
     assert recorded[0]["seed"] == recorded[1]["seed"] != recorded[2]["seed"]
 
 
@@ -197,15 +192,8 @@ def test_resume_of_a_finished_tournament_plays_nothing(tmp_path: Path) -> None:
 def test_joint_policy_correlation_is_undefined_in_zero_sum_games(tmp_path: Path) -> None:
     zero_sum = play(["random", "expert"], tmp_path / "nim", deals=2, jpc=True)
     assert zero_sum["together"]["matrix"] is None
-    (tmp_path / "both.py").write_text("")
-    shared = play(
-        ["random", "rules"],
-        tmp_path / "dilemma",
-        deals=4,
-        jpc=True,
-        game=["IteratedPrisonersDilemma-v0"],
-    )
-    together = shared["together"]
+    options: Any = {"deals": 4, "jpc": True, "game": ["IteratedPrisonersDilemma-v0"]}
+    together = play(["random", "rules"], tmp_path / "dilemma", **options)["together"]
     assert len(together["matrix"]) == 2 and together["own"] != 0
 
 
@@ -213,10 +201,8 @@ def test_joint_policy_correlation_is_undefined_in_zero_sum_games(tmp_path: Path)
 def test_joint_policy_correlation_needs_one_version_per_run(others: list[str]) -> None:
     def entrant(word: str) -> Entrant:
         root, _, version = word.partition("@")
-        name = word.replace("@", ":")
-        if not version:
-            return Entrant(player=name)
-        return Entrant(player=name, root=Path(root), version=int(version))
+        own: Any = {"root": Path(root), "version": int(version)} if version else {}
+        return Entrant(player=word.replace("@", ":"), **own)
 
     check_runs([entrant("one@1"), entrant("two@1")])
     check_runs([entrant("random"), entrant("expert")])

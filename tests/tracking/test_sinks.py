@@ -31,13 +31,12 @@ from tests.helpers.tracking import (
 from unstable.config import ConfigError, RunConfig
 from unstable.records.folder import RunFolder
 from unstable.records.reading import read_rows
-from unstable.records.shapes import Ratings, SampleRecord
 from unstable.tracking.sft import SFTTracker
 from unstable.tracking.sinks import check_sinks, own_sinks
 from unstable.tracking.sinks.base import Sink
 from unstable.tracking.sinks.wandb import MOST_GAMES, SampleGames, sample_game
 from unstable.tracking.tracker import Tracker
-from unstable.types import EvalScore, RecordedGame
+from unstable.types import RecordedGame
 
 ROOT = Path(__file__).parents[2]
 
@@ -60,52 +59,18 @@ def test_failing_file_sink_is_reported_once_and_the_run_continues(
     assert (tmp_path / "games" / "train-000009.jsonl").exists()
 
 
-class Noting(Sink):
-    """Sink that records its calls; each subclass overrides one method."""
+def noting(note: Callable[..., Any], *methods: str, **fields: Any) -> Any:
+    """A sink whose class overrides these methods, and notes what `note` makes of each call."""
 
-    def __init__(self) -> None:
-        self.seen: list[Any] = []
+    def called(sink: Any, *arguments: Any) -> None:
+        sink.seen.append(note(*arguments))
 
-
-class Games(Noting):
-    def game(self, version: int, record: RecordedGame) -> None:
-        self.seen.append((version, record.spec.game_id))
-
-
-class Samples(Noting):
-    def samples(self, update: int, records: Sequence[SampleRecord]) -> None:
-        self.seen.append((update, len(records)))
-
-
-class Rated(Noting):
-    def ratings(self, record: Ratings) -> None:
-        self.seen.append([player.player for player in record.players])
-
-
-class Evaluations(Noting):
-    def evaluation(self, version: int, scores: Sequence[EvalScore]) -> None:
-        self.seen.append((version, [score.score for score in scores]))
-
-
-class Rows(Noting):
-    url = "https://somewhere/else"
-
-    def row(self, row: Mapping[str, Any]) -> None:
-        self.seen.append((row["version"], row["collect/games"]))
-
-
-class Ends(Noting):
-    def end(self, reason: str, report: Path | None) -> None:
-        self.seen.append((reason, report))
-
-    def close(self) -> None:
-        self.seen.append("closed")
+    return type("Noting", (Sink,), {**dict.fromkeys(methods, called), "seen": [], **fields})()
 
 
 def track_a_run(root: Path, sinks: Sequence[Sink]) -> tuple[Tracker, RunFolder]:
     """Track a run of two updates with `sinks`."""
-    tracker = make_tracker(root, sinks=own_sinks(make_config(), sinks))
-    run_updates(tracker)
+    tracker = run_updates(make_tracker(root, sinks=own_sinks(make_config(), sinks)))
     tracker.finish("all updates made")
     tracker.end("all updates made", None)
     tracker.close()
@@ -115,18 +80,30 @@ def track_a_run(root: Path, sinks: Sequence[Sink]) -> tuple[Tracker, RunFolder]:
 
 @every_row(
     "sink, seen",
-    (Games(), [(0, 0), (0, 100), (1, 1), (1, 101)]),
-    (Samples(), [(1, 5), (2, 5)]),
-    (Rated(), [[f"main@{version}", "random"] for version in range(3)]),
-    (Evaluations(), [(0, [0.5]), (1, [0.6]), (2, [0.6])]),
-    (Rows(), [(0, 0), (1, 2), (2, 2)]),
-    (Ends(), [("all updates made", None), "closed"]),
+    (
+        noting(lambda at, game: (at, game.spec.game_id), "game"),
+        [(0, 0), (0, 100), (1, 1), (1, 101)],
+    ),
+    (noting(lambda update, records: (update, len(records)), "samples"), [(1, 5), (2, 5)]),
+    (
+        noting(lambda record: [player.player for player in record.players], "ratings"),
+        [[f"main@{version}", "random"] for version in range(3)],
+    ),
+    (
+        noting(lambda at, scores: (at, [score.score for score in scores]), "evaluation"),
+        [(0, [0.5]), (1, [0.6]), (2, [0.6])],
+    ),
+    (
+        noting(lambda row: (row["version"], row["collect/games"]), "row", url="https://some/where"),
+        [(0, 0), (1, 2), (2, 2)],
+    ),
+    (noting(lambda *call: call, "end", "close"), [("all updates made", None), ()]),
 )
-def test_sink_receives_only_its_own_methods(tmp_path: Path, sink: Noting, seen: list[Any]) -> None:
+def test_sink_receives_only_its_own_methods(tmp_path: Path, sink: Any, seen: list[Any]) -> None:
     tracker, folder = track_a_run(tmp_path, [sink])
     assert sink.seen == seen
     assert "cannot be written" not in printed(tracker)
-    assert (f"{type(sink).__name__}: {sink.url}" in printed(tracker)) == (sink.url is not None)
+    assert (f"Noting: {sink.url}" in printed(tracker)) == (sink.url is not None)
     assert len(read_rows(folder.metrics)) == 3
 
 
@@ -206,7 +183,7 @@ def leaves(config: RunConfig, folder: RunFolder) -> Sink:
 
 @every_row(
     "callback, line",
-    (Noting, r"callbacks\.0 = .*Noting.*: wrong signature, .*unstable\.Sink"),
+    (Broken, r"callbacks\.0 = .*Broken.*: wrong signature, .*unstable\.Sink"),
     (3, r"callbacks\.0 = '3': not callable; pass a subclass of unstable\.Sink"),
     (no_sink, r"callbacks\.0 = .*: returned a int; pass a subclass of unstable\.Sink"),
     (leaves, r"callbacks\.0 = .*: raises SystemExit no key; fix the error"),
@@ -270,8 +247,7 @@ def scalar(folder: RunFolder, name: str) -> list[tuple[int, Any]]:
 def test_tensorboard_shows_each_row_also_after_a_resume(tmp_path: Path) -> None:
     config = make_config(tracking={"dashboard": "off", "tensorboard": True})
     folder = RunFolder(tmp_path)
-    tracker = make_tracker(tmp_path, config)
-    run_updates(tracker)
+    tracker = run_updates(make_tracker(tmp_path, config))
     name = "eval/TicTacToe-v0/random/sampled/score"
     # Read during the run: rows are flushed.
     assert scalar(folder, name) == [(0, 0.5), (1, 0.6), (2, 0.6)]

@@ -15,8 +15,7 @@ def tracked(root: Path, sink: str) -> None:
     """Track a run of two updates, and one more update after a resume."""
     config = make_config(tracking={"dashboard": "off", "sinks": sink, "name": "mine"})
     check_sinks(config)
-    tracker = make_tracker(root, config, sinks=own_sinks(config))
-    run_updates(tracker)
+    tracker = run_updates(make_tracker(root, config, sinks=own_sinks(config)))
     tracker.close()
     resumed = make_tracker(root, config, sinks=own_sinks(config))
     resumed.log_evaluation([make_score(3, score=0.75)])

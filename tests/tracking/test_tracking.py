@@ -314,8 +314,7 @@ def test_ratings_are_replaced_atomically(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_update_is_one_line_without_a_dashboard(tmp_path: Path) -> None:
-    tracker = make_tracker(tmp_path)
-    run_updates(tracker, updates=1)
+    tracker = run_updates(make_tracker(tmp_path), updates=1)
     evaluation, update = [line for line in printed(tracker).splitlines() if "version 1" not in line]
     assert evaluation == (
         "evaluation of version 0 · TicTacToe-v0 against random: score 0.50 (0.30 to 0.70) · 6 won, "
@@ -352,8 +351,7 @@ def test_update_line_without_new_games_says_so(tmp_path: Path) -> None:
 
 
 def test_summary_shows_first_and_last_results_and_paths(tmp_path: Path) -> None:
-    tracker = make_tracker(tmp_path / "out")
-    run_updates(tracker)
+    tracker = run_updates(make_tracker(tmp_path / "out"))
     tracker.close()
     resumed = make_tracker(tmp_path / "out")
     assert len(resumed.view.summary.rows) == 3 and resumed.view.version == 2
