@@ -18,6 +18,7 @@ declare -A env=(
     [goofspiel5]='goofspiel(num_cards=5,imp_info=True,points_order=descending)'
     [liars_dice6]='liars_dice(numdice=1,dice_sides=6)'
     [dark_hex2]='dark_hex(num_rows=2,num_cols=2)'
+    [liars_dice4]='liars_dice(numdice=1,dice_sides=4)'
     [connect_four]='connect_four(rows=4,columns=4,x_in_row=3)'
 )
 declare -A seats=([kuhn3]=3)
