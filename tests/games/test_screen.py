@@ -124,7 +124,10 @@ def test_errors_at_random_actions_are_not_faults(how: str, listed: bool) -> None
 
 
 @every_row("listed, what", (True, "the legal move [go]"), (False, "any action"))
-def test_game_that_raises_midway_is_rejected(listed: bool, what: str) -> None:
+def test_game_that_raises_midway_is_rejected(
+    listed: bool, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("unstable.games.screen.SECONDS", 30.0)  # busy cores
     said = line_of(check_game, config("broken", listed))
     fault = f"{what} of seat 0 after "
     assert f": {fault}" in said
