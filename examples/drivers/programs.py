@@ -48,7 +48,11 @@ class ClaudeCode(Calculator):
             program = await create_subprocess_exec(
                 *command, ASKED.format(a, b), stdin=DEVNULL, stdout=PIPE, cwd=home, env=variables
             )
-            said, _ = await program.communicate()
+            try:
+                said, _ = await program.communicate()
+            finally:  # a cancelled game as well
+                if program.returncode is None:
+                    program.kill()
         return float(["inf", *re.findall(r"\d+(?:\.\d+)?", said.decode())][-1])
 
 

@@ -23,7 +23,7 @@ from unstable.games.catalog.bare import GAME_ENV
 from unstable.games.catalog.vetted import PACK
 from unstable.games.game import Game, SeatingError
 from unstable.games.info import Question
-from unstable.games.screen import FormError, action_form, fitting_seats, screen
+from unstable.games.screen import NO_SERVICE, FormError, action_form, fitting_seats, screen
 from unstable.games.services import (
     compact,
     game_info,
@@ -184,11 +184,13 @@ def _check_start(config: GameConfig, field: str) -> None:
 def _check_play(config: GameConfig, field: str) -> None:
     if (fault := screen(config)) is None:
         return
-    if (seats := fitting_seats(config)) is not None:
+    remedy = "fix the environment" if ":" in config.env else "choose another game"
+    if fault.startswith(NO_SERVICE):
+        remedy = "start the service, or export its key"
+    elif (seats := fitting_seats(config)) is not None:
         raise ConfigError(
             f"{field}.seats = {config.seats}: in {config.key}, {fault}; set it to {seats}"
         )
-    remedy = "fix the environment" if ":" in config.env else "choose another game"
     raise ConfigError(f"{field}.env = {shown(config.env)}: {fault}; {remedy}")
 
 

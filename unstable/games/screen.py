@@ -21,6 +21,7 @@ from unstable.types import Observation
 logger = logging.getLogger(__name__)
 SECONDS = 0.5
 """Time limit of a game's screening; it does not interrupt a running step or reset."""
+NO_SERVICE = "a service that the game calls does not answer"
 _GAMES = 3  # games to play
 _MORE_GAMES = 24  # games to play while some seats have not moved
 _TURNS = 400  # turns of a game, refused actions included
@@ -253,12 +254,13 @@ def _step(trial: _CheckGame, game: Game, action: str, listed: bool) -> Game:
         return game
     trial.raised += 1
     trial.is_down = isinstance(faults[0], ServiceDownError)
-    if listed or trial.is_down or trial.raised == _RAISES:
+    if trial.is_down:
+        trial.fault = f"{NO_SERVICE} ({described(faults[0])})"
+    elif listed or trial.raised == _RAISES:
         what = f"the legal move {action}" if listed else "any action"
         what += f" of seat {game.seat} after {game.turns} turns"
         trial.fault = f"{what} raises {described(faults[0])}"
-        return game
-    return game.again()
+    return game if trial.fault else game.again()
 
 
 def actions(

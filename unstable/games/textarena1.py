@@ -128,9 +128,8 @@ def _prints_moves(config: GameConfig) -> bool:
         for turn in range(_TURNS):
             if over:
                 env.reset(config.seats, turn)
-            if not (moves := printed_moves(env.board)):
-                return False
-            if turn == 0 and not env.step("?").refused:  # any text is an action
+            takes_any_text = turn == 0 and not env.step("?").refused
+            if takes_any_text or not (moves := printed_moves(env.board)):
                 return False
             over, refused, _ = env.step(rng.choice(moves))
             if refused:

@@ -71,8 +71,7 @@ class MovesVisited(NamedTuple):
             visits_L = np.maximum(visits_L, _LEAST_VISITS)
             roots_L = np.sqrt(visits_L)
             visits_L = roots_L * visits_L.sum() / roots_L.sum()
-            least_L = np.where(advantages_L > 0, _LEAST_PROBABILITY, 0.0)
-            raised_L = np.maximum(likely_L, least_L)
+            raised_L = np.maximum(likely_L, _LEAST_PROBABILITY * (advantages_L > 0))
         else:
             advantages_L += corrections_A[chosen_L] / visits_L
         seats_A = np.zeros(len(experience.logprobs), int)

@@ -214,7 +214,7 @@ class Preparation:
         layout = Layout([sample.num_scored for sample in samples], self._scorer.device)
         weights_S, targets_S = examples.weights_S, estimate.targets_S
         if len(wanted):
-            examples = _with_mean_count_of_1(examples, np.array(layout.sizes), wanted)
+            examples = _scaled_by_mean_share(examples, np.array(layout.sizes), wanted)
         reference_N, aims = self._others.columns(samples, wanted, reading, layout)
         return PreparedBatch(
             examples=examples,
@@ -320,7 +320,7 @@ def minibatch_atoms(examples: Examples, algorithm: Algorithm) -> list[Ints]:
     return top_advantage_atoms(atoms, advantages_S, examples.shares_S, share)
 
 
-def _with_mean_count_of_1(examples: Examples, lengths_S: Ints, wanted: Ints) -> Examples:
+def _scaled_by_mean_share(examples: Examples, lengths_S: Ints, wanted: Ints) -> Examples:
     """Scale the counts by the mean share of the wanted examples' tokens.
 
     Unlike counts, shares do not jump where an advantage changes its sign.
@@ -337,8 +337,7 @@ def top_advantage_atoms(
 
     Among equal ones the first are kept.
     """
-    sizes = np.array(
-        [np.average(np.abs(advantages_S[atom]), weights=shares_S[atom]) for atom in atoms]
-    )
-    kept = np.argsort(-sizes, kind="stable")[: math.ceil(share * len(atoms))]
+    weights_S = shares_S + np.finfo(float).tiny  # those of an atom may all be 0
+    sizes = [np.average(np.abs(advantages_S[atom]), weights=weights_S[atom]) for atom in atoms]
+    kept = np.argsort(-np.array(sizes), kind="stable")[: math.ceil(share * len(atoms))]
     return [atoms[index] for index in sorted(kept)]

@@ -46,11 +46,11 @@ def _epsilon(module: Any) -> float | None:
         return None
     if [name for name, _ in module.named_parameters()] != ["weight"] or module.weight.ndim != 1:
         return None
-    epsilon = _added(module)
+    epsilon = _epsilon_of(module)
     return epsilon if isinstance(epsilon, float) else None
 
 
-def _added(module: Any) -> Any:
+def _epsilon_of(module: Any) -> Any:
     return getattr(module, "variance_epsilon", getattr(module, "eps", None))
 
 
@@ -75,4 +75,4 @@ def _forward(module: Any, hidden_states: Tensor) -> Tensor:
     if hidden_states.dtype is not weight.dtype:  # torch has no kernel for two precisions
         found: Tensor = type(module).forward(module, hidden_states)
         return found
-    return F.rms_norm(hidden_states, weight.shape, weight, _added(module))
+    return F.rms_norm(hidden_states, weight.shape, weight, _epsilon_of(module))

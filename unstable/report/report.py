@@ -38,9 +38,8 @@ def write_report(
     """Write the report of the runs in these folders to `out`; returns its size in bytes.
 
     `library` is the plotting library's JavaScript; `sources` returns other knowledge of a run's
-    games; `state` returns sentences on a run's state and on the floor of its exploitability, "" if
-    unknown; `tell` receives lines on damaged records, which are left out. Raises `ConfigError` for
-    a folder without a run.
+    games; `state` returns a sentence on a run's state, "" if unknown; `tell` receives lines on
+    damaged records, which are left out. Raises `ConfigError` for a folder without a run.
     """
     runs = read_runs(roots)
     surveys = [survey(run) for run in runs]

@@ -136,12 +136,12 @@ class _ChatMessage(_Value):
 
 
 def _by_call(messages: list[_ChatMessage]) -> list[_ChatMessage]:
-    """Sort outputs of tools by their calls; programs may send them in the order of completion."""
+    """Sort outputs of tools by their calls, if all name one; they may come as they completed."""
     found, places = list[_ChatMessage](), dict[str | None, int]()
     for is_output, run in groupby(messages, lambda message: message.role == "tool"):
         group = list(run)
-        if is_output:
-            group.sort(key=lambda message: places.get(message.tool_call_id, len(places)))
+        if is_output and all(message.tool_call_id in places for message in group):
+            group.sort(key=lambda message: places[message.tool_call_id])
         places = {call.id: place for place, call in enumerate(group[-1].tool_calls or ())}
         found += group
     return found

@@ -283,12 +283,13 @@ def _tokens(choice: Mapping[str, Any]) -> list[Any]:
     return (choice.get("logprobs") or {}).get("content") or []
 
 
-def _call(name: str, call: Mapping[str, Any], tools: Any) -> dict[str, Any]:
+def _call(item: str, call: Mapping[str, Any], tools: Any) -> dict[str, Any]:
     """Return a call of one of a request's tools, with the namespace of its function, if any."""
     function = call["function"]
     called = {"name": function["name"]}
-    for space in (tool.get("name") for tool in tools if tool["type"] == "namespace"):
-        first, _, last = function["name"].partition(f"{space}__")
-        called = called if first else {"name": last, "namespace": space}
-    head = {"id": name, "call_id": call["id"], "type": "function_call", "status": "completed"}
+    for space in (tool for tool in tools if tool["type"] == "namespace"):
+        for name in (inner.get("name") for inner in space["tools"]):
+            if _full_name(space["name"], name) == function["name"]:
+                called = {"name": name, "namespace": space["name"]}
+    head = {"id": item, "call_id": call["id"], "type": "function_call", "status": "completed"}
     return {**head, **called, "arguments": function["arguments"]}

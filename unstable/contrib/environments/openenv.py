@@ -30,6 +30,7 @@ from unstable.types import Observation
 _TOKEN = "OPENENV_TOKEN"
 _URL = re.compile(r"https?://[^\s/?#@]+(/[^\s?#]*)?")
 _SPACE = re.compile(r"(https://huggingface\.co/(spaces/)?)?(?P<name>[\w-]+/[\w.-]+)/?", re.ASCII)
+_NO_OWNERS = {"localhost", "spaces", "datasets", "models"}
 _LISTS = ("legal_moves", "legal_actions")
 """Fields of observations with the legal actions."""
 _HIDDEN = {*_LISTS, "metadata"}
@@ -113,7 +114,7 @@ class OpenEnvEnvironment(Environment):
                 proxy=True if self.address.startswith("https:") else None,
             )
             self._socket = self._closing.enter_context(opening)
-        except (OSError, WebSocketException) as error:
+        except (OSError, WebSocketException, ImportError) as error:  # python-socks is missing
             raise RuntimeError(
                 f"{self.address}: no session ({error}); start the server, and if it needs a token, "
                 f"export it as {_TOKEN}"
@@ -240,7 +241,7 @@ def server_url(name: str) -> str | None:
     >>> server_url("openenv/Echo_env")
     'https://openenv-echo-env.hf.space'
     """
-    if space := _SPACE.fullmatch(name):
+    if (space := _SPACE.fullmatch(name)) and space["name"].split("/")[0] not in _NO_OWNERS:
         return f"https://{re.sub('[^a-z0-9]', '-', space['name'].lower())}.hf.space"
     return name.rstrip("/") if _URL.fullmatch(name) else None
 
