@@ -26,7 +26,7 @@ from torch.utils._pytree import tree_leaves
 from transformers import AttentionInterface, AutoModelForCausalLM
 
 from bench import parser
-from bench.learner import SHAPES, make_batch, separated, unfused
+from bench.learner import SHAPES, make_batch, separate, unfused
 from unstable.config import AdapterConfig
 from unstable.learners.model.attention import ATTENTION, attend
 from unstable.learners.model.packing import pack_samples
@@ -149,8 +149,8 @@ def count(policy: Policy, tokens: int) -> dict[str, Cost]:
     return dict(counter.costs)
 
 
-def policy_of(shape: str, layers: int, rank: int, *, joint: bool = True) -> Policy:
-    """Return a policy with few layers on the meta device; `joint`: LoRA products of one input."""
+def policy_of(shape: str, layers: int, rank: int) -> Policy:
+    """Return a policy with few layers on the meta device."""
     config = copy.deepcopy(SHAPES[shape])
     config.num_hidden_layers = layers
     config.layer_types = ["full_attention"] * layers
@@ -159,16 +159,18 @@ def policy_of(shape: str, layers: int, rank: int, *, joint: bool = True) -> Poli
             config, dtype=torch.bfloat16, attn_implementation=ATTENTION
         )
         model = attach_lora(base, AdapterConfig(rank=rank, alpha=2 * rank), 0)
-    policy = Policy(model).to("meta")
-    if not joint:
-        separated(policy)
-    return policy
+    return Policy(model).to("meta")
 
 
 def whole(shape: str, tokens: int, rank: int, *, fused: bool, joint: bool) -> dict[str, Cost]:
-    """Return the costs of a pass of all layers, by operation."""
+    """Return the costs of a pass of all layers, by operation.
+
+    `fused`: torch's norms; `joint`: LoRA products of layers that read one input together.
+    """
     counts = []
-    for policy in [policy_of(shape, layers, rank, joint=joint) for layers in (2, 3)]:
+    for policy in [policy_of(shape, layers, rank) for layers in (2, 3)]:
+        if not joint:
+            separate(policy)
         with stand_ins(), nullcontext() if fused else unfused(policy):
             counts.append(count(policy, tokens))
     two, three = counts

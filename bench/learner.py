@@ -199,8 +199,8 @@ def unfused(policy: Policy) -> Iterator[None]:
                 vars(each)["forward"] = forward
 
 
-def separated(policy: Policy) -> None:
-    """Compute the LoRA of each layer alone, also of layers that read one input."""
+def separate(policy: Policy) -> None:
+    """Have each layer compute its LoRA alone, also layers that read one input."""
     for module in policy.modules():
         vars(module).pop("siblings", None)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bench import learner as bench
 from bench.hour.job import Job
-from bench.learner import make_batch, separated, unfused
+from bench.learner import make_batch, separate, unfused
 from unstable.config import AdapterConfig, LearnerConfig, ModelConfig
 from unstable.learners.learner import PolicyLearner
 from unstable.learners.model import policy as policy_module
@@ -48,7 +48,7 @@ def large(job: Job) -> None:
         with _chunks_of(rows):
             name = f"head in chunks of {rows} rows"
             speeds[name] = _timed(job, learner, batch, name)
-    separated(learner.policy)
+    separate(learner.policy)
     speeds["LoRA of each layer alone"] = _timed(job, learner, batch, "LoRA of each layer alone")
     for name in [*speeds][1:]:
         job.note(f"{name} vs. eager", speeds[name] / speeds["eager"], "x")

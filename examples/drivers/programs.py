@@ -53,6 +53,7 @@ class ClaudeCode(Calculator):
             finally:  # a cancelled game as well
                 if program.returncode is None:
                     program.kill()
+                    await program.wait()
         return float(["inf", *re.findall(r"\d+(?:\.\d+)?", said.decode())][-1])
 
 
