@@ -8,15 +8,17 @@ from unstable.records.folder import RunFolder
 from unstable.records.reading import read_rows
 
 TIMED = ("time", "time/", "collect/games_per", "collect/turns_per", "collect/seconds", "device/")
-
-
 SLOWLY = ("collect/engine", "learn/tokens_per_second")  # depend on the machine or on the actor
 
 
 def rows(folder: RunFolder) -> list[dict[str, Any]]:
     """Return rows without metrics that depend on clocks."""
     return [
-        {name: v for name, v in row.items() if not name.startswith(TIMED + SLOWLY)}
+        {
+            name: value
+            for name, value in row.items()
+            if not name.startswith(TIMED + SLOWLY) and not name.endswith("/seconds")
+        }
         for row in read_rows(folder.metrics)
     ]
 
