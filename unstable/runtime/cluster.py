@@ -348,8 +348,10 @@ def _options(place: Placement | NodePlace, threads: int, own: Mapping[str, str])
     """Return Ray's options, including the environment that all processes share."""
     variables = {
         "OMP_NUM_THREADS": str(threads),
-        # On a busy machine, threads that spin while waiting cost more than sleeping ones.
+        # On a busy machine, threads that spin while waiting cost more than sleeping ones. Waking
+        # one takes longer than a tiny model's products, though, so libgomp spins for about 10 us.
         "OMP_WAIT_POLICY": "PASSIVE",
+        "GOMP_SPINCOUNT": "10000",
         "TOKENIZERS_PARALLELISM": "false",
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         **own,
