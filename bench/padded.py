@@ -18,6 +18,7 @@ from unstable.config import AdapterConfig, ModelConfig
 from unstable.learners.micro_batches import MicroBatches
 from unstable.learners.model.attention import ATTENTION
 from unstable.learners.model.policy import Policy
+from unstable.learners.model.token_table import TokenTable
 from unstable.models.adapters import attach_lora
 from unstable.models.base import load_model
 from unstable.types import Segment, TokenSample
@@ -42,8 +43,9 @@ def seconds(policy: Policy, samples: Sequence[TokenSample], max_tokens: int) -> 
     clock = time.process_time if torch.get_num_threads() == 1 and not gpu else time.perf_counter
     cut = MicroBatches(max_tokens=max_tokens, padded=policy.padded, as_held=not policy.padded)
     started = clock()
-    for indices, _ in cut(samples):
-        scores = policy(policy.inputs([samples[index] for index in indices]))
+    table = TokenTable.of(samples)
+    for indices, _ in cut(table):
+        scores = policy(policy.inputs(table.take(indices)))
         scores.logprobs_N.sum().backward()
     if gpu:
         torch.cuda.synchronize()

@@ -23,6 +23,7 @@ from unstable.learners.model import load as load_module
 from unstable.learners.model.attention import ATTENTION
 from unstable.learners.model.padding import pad_samples
 from unstable.learners.model.policy import Policy
+from unstable.learners.model.token_table import TokenTable
 from unstable.learners.model.trained import TrainedLora
 from unstable.models.adapters import attach_lora, lora_layer
 from unstable.models.shape import shape_of
@@ -117,11 +118,11 @@ def test_padded_rows_by_hand():
 
 def test_padded_rows_have_similar_lengths_and_count_in_full():
     samples = [token_sample([1] * length, [0]) for length in (9, 2, 5, 3, 4, 8)]  # plus 1 each
-    batches = MicroBatches(max_tokens=20, padded=True)(samples)
+    batches = MicroBatches(max_tokens=20, padded=True)(TokenTable.of(samples))
     assert [batch.indices for batch in batches] == [[1, 3, 4], [2, 5], [0]]
-    assert MicroBatches(2, padded=True)(samples)[0].indices == [1, 3]
+    assert MicroBatches(2, padded=True)(TokenTable.of(samples))[0].indices == [1, 3]
     samples = [token_sample([1] * length, [0]) for length in (100, 1000, 110, 990)]
-    batches = MicroBatches(max_tokens=10_000, padded=True)(samples)
+    batches = MicroBatches(max_tokens=10_000, padded=True)(TokenTable.of(samples))
     assert [batch.indices for batch in batches] == [[0, 2], [3, 1]]  # at most a fifth is padding
 
 

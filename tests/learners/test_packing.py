@@ -17,6 +17,7 @@ from unstable.learners.model import attention
 from unstable.learners.model.attention import ATTENTION, LayerAttention
 from unstable.learners.model.packing import COPIES_PER_TOKEN, MIN_SHARED, gathered, pack_samples
 from unstable.learners.model.policy import Policy
+from unstable.learners.model.token_table import TokenTable
 from unstable.learners.model.trained import TrainedLora
 from unstable.learners.ranks import ALONE
 from unstable.models.adapters import attach_lora
@@ -252,8 +253,9 @@ def test_unsupported_models_are_rejected():
 def test_micro_batches_keep_similar_prompts_together():
     prompts = [[1, 2], [3, 4], [1, 2, 5], [3, 1]]
     samples = [token_sample(prompt, [0]) for prompt in prompts]
-    assert MicroBatches(2)(samples) == [MicroBatch([0, 2], True), MicroBatch([3, 1], True)]
-    assert MicroBatches(3)(samples) == [MicroBatch([0, 2, 3], True), MicroBatch([1], True)]
+    table = TokenTable.of(samples)
+    assert MicroBatches(2)(table) == [MicroBatch([0, 2], True), MicroBatch([3, 1], True)]
+    assert MicroBatches(3)(table) == [MicroBatch([0, 2, 3], True), MicroBatch([1], True)]
 
 
 def varlen_by_hand(
@@ -348,16 +350,16 @@ def short_turns(count=384, prompt=300, own=40, answer=20):
 
 
 def test_gpu_needs_two_passes_for_short_turns_with_shared_rules():
-    samples = short_turns()
+    table = TokenTable.of(short_turns())
     on_gpu, on_processor = (
         MicroBatches.of(LearnerConfig(), ALONE, on_gpu=on_gpu) for on_gpu in (True, False)
     )
-    assert len(on_processor(samples)) == 24
-    passes = on_gpu(samples)
+    assert len(on_processor(table)) == 24
+    passes = on_gpu(table)
     assert len(passes) == 2
     assert sorted(index for one in passes for index in one.indices) == list(range(384))
     for indices, _ in passes:
-        assert len(pack_samples([samples[index] for index in indices]).ids_T) <= 16384
+        assert len(pack_samples(table.take(indices)).ids_T) <= 16384
 
 
 @given(
@@ -369,9 +371,9 @@ def test_gpu_needs_two_passes_for_short_turns_with_shared_rules():
     st.integers(20, 120),
 )
 def test_micro_batch_respects_its_token_limit(rows, most):
-    samples = [token_sample([5] * 9 + own, [6] * size) for own, size in rows]
-    for indices, _ in MicroBatches(None, most, as_held=True)(samples):
-        pack = pack_samples([samples[index] for index in indices])
+    table = TokenTable.of([token_sample([5] * 9 + own, [6] * size) for own, size in rows])
+    for indices, _ in MicroBatches(None, most, as_held=True)(table):
+        pack = pack_samples(table.take(indices))
         copies = len(pack.segments.keys_K) - len(pack.ids_T)
         assert len(indices) == 1 or len(pack.ids_T) + copies / 2 / COPIES_PER_TOKEN <= most
 
@@ -380,10 +382,10 @@ def test_gpu_limits_are_tokens_unless_samples_are_set():
     asked = LearnerConfig(micro_batch_size=7, micro_batch_tokens=50)
     both = MicroBatches.of(asked, ALONE, on_gpu=True)
     assert (both.size, both.max_tokens, both.as_held) == (7, 50, True)
-    assert max(len(one.indices) for one in both(short_turns(20, 6, 2, 2))) <= 7
+    assert max(len(one.indices) for one in both(TokenTable.of(short_turns(20, 6, 2, 2)))) <= 7
     unplanned = MicroBatches.of(LearnerConfig(), ALONE, on_gpu=True)
     assert (unplanned.size, unplanned.max_tokens) == (None, 16384)
-    unplanned(short_turns(4))
+    unplanned(TokenTable.of(short_turns(4)))
     unplanned.halve("full")
     assert (unplanned.size, unplanned.max_tokens) == (None, 8192)
 

@@ -33,6 +33,7 @@ from tests.helpers.learners import (
 from tests.helpers.models import random_adapter, tiny_model
 from unstable.config import AdapterConfig, ModelConfig
 from unstable.learners.micro_batches import MicroBatches
+from unstable.learners.model.token_table import TokenTable
 from unstable.learners.ranks import Ranks, join, listen
 from unstable.models.adapters import read_adapter
 
@@ -424,7 +425,7 @@ def test_every_sample_counts_once_across_ranks(lengths, count, limit, by_tokens)
     units = [unit for unit, _ in lengths]
     size, max_tokens = limit, 4 * limit if by_tokens else None
     shares = [
-        MicroBatches(size, max_tokens, Ranks(index, count))(samples, units)
+        MicroBatches(size, max_tokens, Ranks(index, count))(TokenTable.of(samples), units)
         for index in range(count)
     ]
     assert len({len(share) for share in shares}) == 1

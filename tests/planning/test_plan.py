@@ -153,7 +153,8 @@ def test_checkpointing_is_on_only_for_small_micro_batches() -> None:
     "here, options, threads",
     (machine(cores=1), {}, 1),  # alternating: all cores
     (machine(), {"loop.mode": "sync"}, 8),
-    (machine(), {"loop.mode": "sync", "model.name": "tiny"}, 1),
+    (machine(), {"loop.mode": "sync", "model.name": "tiny"}, 2),
+    (machine(), {"loop.mode": "async", "model.name": "tiny"}, 1),
     (machine(), {"loop.mode": "async"}, 4),  # concurrent: four actors take a core each
     (machine(), {"loop.mode": "async", "actors.num": 7}, 1),
     (machine(), {"loop.mode": "async", "actors.num": 9}, 1),

@@ -58,7 +58,7 @@ def train(
     if config.model.init == "auto":
         resolved = taught(resolved)
     with new_run(resolved.config, command) as folder:
-        status(expected_line(resolved, folder))
+        status(expected_line(resolved))
         go_on(resolved, folder, None, callbacks, loop=loop)
     return folder
 

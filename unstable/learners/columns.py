@@ -7,16 +7,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unstable.learners.model.packing import sent, spans
+from unstable.learners.model.packing import sent
+from unstable.learners.model.token_table import spans
 
 
 class Layout:
     """Offsets of each sample's figures in a column: `sizes[i]` figures for sample i, in order."""
 
-    def __init__(self, sizes: Sequence[int], device: torch.device) -> None:
-        self.sizes = list(sizes)
+    def __init__(self, sizes: Sequence[int] | NDArray, device: torch.device) -> None:
+        self.starts = np.append(0, np.cumsum(sizes, dtype=np.int64))
+        self.sizes: list[int] = np.diff(self.starts).tolist()
         self.device = device
-        self.starts = np.cumsum([0, *self.sizes])
 
     @property
     def length(self) -> int:

@@ -37,6 +37,7 @@ from unstable.learners.metrics import (
 )
 from unstable.learners.micro_batches import MicroBatches, made_ahead
 from unstable.learners.model.load import load_policy
+from unstable.learners.model.token_table import TokenTable
 from unstable.learners.model.trained import TrainedCopy
 from unstable.learners.optimizer import PolicyOptimizer
 from unstable.learners.preparation import Pass, Passes, Preparation, PreparedBatch
@@ -141,11 +142,13 @@ class PolicyLearner:
         """One optimizer step of maximum likelihood on the answers, which makes the next version."""
         started = time.perf_counter()
         everything, ones_S = np.arange(len(samples)), np.ones(len(samples))
-        roles_S, layout = [("", 0)] * len(samples), self._layout(samples)
+        roles_S, table = [("", 0)] * len(samples), TokenTable.of(samples)
+        layout = Layout(table.scored_S, self.policy.device)
         prepared = PreparedBatch(
             examples=Examples.made(samples, roles_S, everything.tolist(), ones_S.tolist()),
             algorithm=Imitation(AlgorithmConfig(name="imitation")),
             coefficients=Coefficients(kl_reward=0.0, kl_loss=0.0, entropy=0.0),
+            table=table,
             layout=layout,
             atoms=[everything],
             rewards_S=ones_S,
@@ -207,10 +210,9 @@ class PolicyLearner:
     def _accumulate(self, batch: PreparedBatch, chosen_C: Ints) -> tuple[Columns, Tensor]:
         """Accumulate this rank's gradients of a step; returns its columns and share of the loss."""
         self.optimizer.clear()  # gradients of an attempt that ran out of memory
-        layout = self._layout(batch.samples(chosen_C))
-        passes = Passes(batch, chosen_C, layout, self.max_tokens, self.policy)
-        columns, total = Columns(layout), torch.zeros(1, device=self.policy.device)
-        micro_batches = self.micro_batches(passes.samples, passes.atoms)
+        passes = Passes(batch, chosen_C, self.max_tokens, self.policy)
+        columns, total = Columns(passes.layout), torch.zeros(1, device=self.policy.device)
+        micro_batches = self.micro_batches(passes.table, passes.atoms)
         for _, each in made_ahead(micro_batches, passes.make, threaded=self.micro_batches.ahead):
             total += self._backward(batch, each, columns, len(chosen_C))
         return columns, total
@@ -268,8 +270,7 @@ class PolicyLearner:
         if self.average is not None and self.config.ema is not None:
             self.average.follow(self.config.ema)
         seconds = time.perf_counter() - started
-        lengths_S = np.array([sample.length for sample in batch.examples.samples])
-        tokens = sum(float(lengths_S[report.chosen_C].sum()) for report in reports)
+        tokens = sum(float(batch.table.lengths_S[report.chosen_C].sum()) for report in reports)
         speed = {
             "learn/tokens_per_second": tokens / seconds,
             "learn/out_of_memory": float(self.micro_batches.take_halvings()),
@@ -295,9 +296,6 @@ class PolicyLearner:
     def _shuffle(self) -> np.random.Generator:
         """Return the random generator of the next update."""
         return np.random.default_rng(derive_seed(self.seed, "shuffle", self.version))
-
-    def _layout(self, samples: Sequence[TokenSample]) -> Layout:
-        return Layout([sample.num_scored for sample in samples], self.policy.device)
 
     def scale_rate(self, factor: float) -> None:
         """Multiply the learning rate by `factor` from now on, in addition to its schedule.

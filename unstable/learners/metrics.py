@@ -209,7 +209,7 @@ def role_metrics(examples: Examples, reports: Sequence[StepReport]) -> Metrics:
     }
     if examples.behavior is None:
         return _floats(metrics)
-    rows_N = Layout(sizes_S.tolist(), torch.device("cpu")).rows(chosen_P)
+    rows_N = Layout(sizes_S, torch.device("cpu")).rows(chosen_P)
     behavior_N = torch.cat([*examples.behavior])[rows_N]
     weights_N = log_ratios(_joined(reports, LOGPROBS), behavior_N).exp()
     first_N = _joined(reports[:1], LOGPROBS)

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -13,9 +14,9 @@ import torch
 
 from unstable.config import Aggregation, LearnerConfig
 from unstable.learners.batch import Floats, Ints
-from unstable.learners.model.packing import held_tokens, shared_lengths
+from unstable.learners.model.packing import held_tokens
+from unstable.learners.model.token_table import TokenTable
 from unstable.learners.ranks import ALONE, Ranks
-from unstable.types import TokenSample
 
 log = logging.getLogger(__name__)
 Item = TypeVar("Item")
@@ -132,55 +133,48 @@ class MicroBatches:
         halvings, self.halvings = self.halvings, 0
         return halvings
 
-    def __call__(
-        self, samples: Sequence[TokenSample], atoms: Sequence[int] | None = None
-    ) -> list[MicroBatch]:
+    def __call__(self, table: TokenTable, atoms: Sequence[int] | None = None) -> list[MicroBatch]:
         """Return this rank's micro-batches of the samples; all ranks have equally many.
 
-        Samples that share most of their prompts go together; padded samples, by similar lengths.
+        Samples that share most of their inputs go together; padded samples, by similar lengths.
         An atom is never split, even if it exceeds the limits alone. A rank with fewer micro-batches
         repeats one with weight 0, since the collectives of a sharded model need all ranks.
         """
-        ordered = self._ordered(samples, range(len(samples)) if atoms is None else atoms)
-        lengths = [sample.length for sample in samples]
-        lengths_S = np.array(lengths)
-        shared_S = np.zeros_like(lengths_S)  # tokens shared with the previous prompt
+        ordered = self._ordered(table, atoms)
+        lengths_S, shared_S = table.lengths_S, np.zeros_like(table.lengths_S)
         if not self.padded and (self.as_held or self.ranks.count > 1):
-            in_a_row = [index for atom in ordered for index in atom]
-            shared_S[in_a_row] = shared_lengths([samples[i].prompt_ids for i in in_a_row])
+            in_a_row = np.fromiter(chain.from_iterable(ordered), np.int64)
+            shared_S[in_a_row] = table.shared(in_a_row)
         owners = [0] * len(ordered)
         if self.ranks.count > 1:
-            owners = self.ranks.owners(_sums((lengths_S - shared_S).tolist(), ordered))
+            owners = self.ranks.owners(_sums(lengths_S - shared_S, ordered))
         self.fullest = 0
         added_S = held_tokens(lengths_S, shared_S) if self.as_held else lengths_S
-        after = _sums(added_S.tolist(), ordered)
-        saved = (lengths_S - added_S).tolist()
+        saved, lengths = (lengths_S - added_S).tolist(), lengths_S.tolist()
         measured = [
             _Atom(atom, saved[atom[0]] + tokens, tokens, max([lengths[i] for i in atom]))
-            for atom, tokens in zip(ordered, after, strict=True)
+            for atom, tokens in zip(ordered, _sums(added_S, ordered), strict=True)
         ]
-        shares: list[list[list[int]]] = []
-        for rank in range(self.ranks.count):
-            shares.append(
-                self._filled(
-                    [m for m, owner in zip(measured, owners, strict=True) if owner == rank]
-                )
-            )
+        shares = [
+            self._filled([m for m, owner in zip(measured, owners, strict=True) if owner == rank])
+            for rank in range(self.ranks.count)
+        ]
         own = [MicroBatch(indices, True) for indices in shares[self.ranks.index]]
         lacking = max(map(len, shares)) - len(own)
-        sizes = _sums(lengths, ordered)
+        sizes = _sums(lengths_S, ordered)
         shortest = ordered[sizes.index(min(sizes))]
         return own + [MicroBatch(shortest, False)] * lacking
 
-    def _ordered(self, samples: Sequence[TokenSample], atoms: Sequence[int]) -> list[list[int]]:
-        """Return the indices of each atom's samples, atoms sorted by their first prompts.
+    def _ordered(self, table: TokenTable, atoms: Sequence[int] | None) -> list[list[int]]:
+        """Return the indices of each atom's samples, atoms in the order of their first inputs.
 
         Padded ones are sorted by the length of their longest sample.
         """
-        members = _members(atoms)
+        keys = (table.lengths_S if self.padded else table.places_S).tolist()
+        members = [[index] for index in range(len(table))] if atoms is None else _members(atoms)
         if self.padded:
-            return sorted(members, key=lambda atom: max(samples[i].length for i in atom))
-        return sorted(members, key=lambda atom: samples[atom[0]].prompt_ids)
+            return sorted(members, key=lambda atom: max([keys[i] for i in atom]))
+        return sorted(members, key=lambda atom: keys[atom[0]])
 
     def _filled(self, atoms: Sequence[_Atom]) -> list[list[int]]:
         """Fill micro-batches with the atoms, up to the limits."""
@@ -203,9 +197,10 @@ class MicroBatches:
         return batches
 
 
-def _sums(numbers_S: list[int], ordered: Sequence[list[int]]) -> list[int]:
+def _sums(numbers_S: Ints, ordered: Sequence[list[int]]) -> list[int]:
     """Sum the numbers of each atom's samples."""
-    return [sum([numbers_S[index] for index in atom]) for atom in ordered]
+    numbers = numbers_S.tolist()
+    return [sum([numbers[index] for index in atom]) for atom in ordered]
 
 
 def _members(atoms: Sequence[int]) -> list[list[int]]:

@@ -20,6 +20,7 @@ from unstable.learners.micro_batches import MicroBatch, token_normalizers
 from unstable.learners.model.logprobs import DivergenceTarget
 from unstable.learners.model.packing import sent
 from unstable.learners.model.policy import Inputs, Policy, Scores
+from unstable.learners.model.token_table import TokenTable
 from unstable.learners.reference import OtherPolicies, PolicyReading
 from unstable.learners.regularization import Coefficients, shaped_rewards, turn_kl
 from unstable.learners.scoring import Scorer
@@ -36,6 +37,7 @@ class PreparedBatch:
     examples: Examples
     algorithm: Algorithm
     coefficients: Coefficients
+    table: TokenTable  # of the examples
     layout: Layout  # of the columns [N]
     atoms: Sequence[Ints]  # examples that an optimizer step keeps together; empty: no step
     rewards_S: Floats  # shaped rewards of the batch's turns
@@ -118,22 +120,22 @@ class Pass(NamedTuple):
 
 
 class Passes:
-    """Makes the passes of an optimizer step on the chosen examples, whose tokens have a `layout`.
-
-    Its passes are ready on the device before the model reads them.
-    """
+    """Makes the passes of an optimizer step on the chosen examples, ready on the device."""
 
     def __init__(
-        self, batch: PreparedBatch, chosen_C: Ints, layout: Layout, max_tokens: int, policy: Policy
+        self, batch: PreparedBatch, chosen_C: Ints, max_tokens: int, policy: Policy
     ) -> None:
-        self._policy = policy
-        self._batch, self._chosen_C, self._layout = batch, chosen_C, layout
-        self.samples = batch.samples(chosen_C)
+        self._policy, self._batch, self._chosen_C = policy, batch, chosen_C
+        self.table = batch.table.take(chosen_C)
+        self.layout = Layout(self.table.scored_S, policy.device)
         sequences_C = batch.examples.sequences_S[chosen_C]
         _, self._sequences_C = np.unique(sequences_C, return_inverse=True)
         self._normalizers_C = (
             token_normalizers(
-                np.array(layout.sizes), self._sequences_C, batch.algorithm.aggregation, max_tokens
+                self.table.scored_S.astype(float),
+                self._sequences_C,
+                batch.algorithm.aggregation,
+                max_tokens,
             )
             / batch.examples.counts_S[chosen_C]
         )
@@ -146,8 +148,8 @@ class Passes:
     def make(self, micro_batch: MicroBatch) -> Pass:
         """Make the pass of a micro-batch; changes nothing, so that a thread may make it ahead."""
         indices, counts = micro_batch
-        device = self._layout.device
-        inputs = self._policy.inputs([self.samples[index] for index in indices])
+        device = self.layout.device
+        inputs = self._policy.inputs(self.table.take(indices))
         owners_N = self._sequences_C[indices][inputs.samples_N.numpy()]
         sequences_N = torch.from_numpy(np.unique(owners_N, return_inverse=True)[1])
         normalizers_S = torch.from_numpy(self._normalizers_C[indices]).float()
@@ -156,7 +158,7 @@ class Passes:
             counts=counts,
             inputs=inputs.to(device),
             rows_N=self._batch.layout.rows(self._chosen_C[indices]),
-            places_N=self._layout.rows(indices),
+            places_N=self.layout.rows(indices),
             normalizers_N=sent(normalizers_S[inputs.samples_N], device),
             sequences_N=sent(sequences_N, device),
         )
@@ -211,15 +213,17 @@ class Preparation:
             old, reading = estimate.logprobs, None
         wanted = np.concatenate([np.array([], int), *atoms])
         old, reading = self._scored(examples, algorithm, wanted, old, reading)
-        layout = Layout([sample.num_scored for sample in samples], self._scorer.device)
+        table = TokenTable.of(samples)
+        layout = Layout(table.scored_S, self._scorer.device)
         weights_S, targets_S = examples.weights_S, estimate.targets_S
         if len(wanted):
-            examples = _scaled_by_mean_share(examples, np.array(layout.sizes), wanted)
+            examples = _scaled_by_mean_share(examples, table.scored_S, wanted)
         reference_N, aims = self._others.columns(samples, wanted, reading, layout)
         return PreparedBatch(
             examples=examples,
             algorithm=algorithm,
             coefficients=coefficients,
+            table=table,
             layout=layout,
             atoms=atoms,
             rewards_S=rewards_S,

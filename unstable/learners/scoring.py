@@ -9,9 +9,10 @@ from torch import Tensor
 from unstable.learners.columns import Columns, Layout
 from unstable.learners.micro_batches import MicroBatch, MicroBatches, made_ahead
 from unstable.learners.model.policy import Inputs, Policy, Scores
+from unstable.learners.model.token_table import Ints, TokenTable
 from unstable.types import TokenSample
 
-_Wanted = tuple[Sequence[int], Callable[[Scores], Tensor]]
+_Wanted = tuple[Sequence[int] | Ints, Callable[[Scores], Tensor]]
 """Number of values per sample, and how to read them from the scores."""
 
 
@@ -29,55 +30,47 @@ class Scorer:
 
     def logprobs(self, samples: Sequence[TokenSample]) -> list[Tensor]:
         """Return log-probabilities of each sample's tokens, in nats, on the CPU."""
-        return self._read(samples, [(_counts(samples), lambda scores: scores.logprobs_N)])[0]
+        table = TokenTable.of(samples)
+        return self._read(table, [(table.scored_S, lambda scores: scores.logprobs_N)])[0]
 
     def logprobs_and_states(
         self, samples: Sequence[TokenSample]
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Return log-probabilities and the last hidden states [T, D] that predict the tokens."""
-        logprobs, states = self._read(
-            samples,
-            [
-                (_counts(samples), lambda scores: scores.logprobs_N),
-                (_counts(samples), lambda scores: scores.hidden_ND),
-            ],
-        )
+        table = TokenTable.of(samples)
+        wanted: list[_Wanted] = [
+            (table.scored_S, lambda scores: scores.logprobs_N),
+            (table.scored_S, lambda scores: scores.hidden_ND),
+        ]
+        logprobs, states = self._read(table, wanted)
         return logprobs, states
 
     def values(self, samples: Sequence[TokenSample], value: Callable[[Scores], Tensor]) -> Tensor:
         """`value` of each sample [S], on the CPU."""
-        (values,) = self._read(samples, [([1] * len(samples), value)])
+        (values,) = self._read(TokenTable.of(samples), [([1] * len(samples), value)])
         return torch.cat(values)
 
     @torch.no_grad()
-    def _read(
-        self,
-        samples: Sequence[TokenSample],
-        wanted: Sequence[_Wanted],
-    ) -> list[list[Tensor]]:
+    def _read(self, table: TokenTable, wanted: Sequence[_Wanted]) -> list[list[Tensor]]:
         """Return the wanted figures of each sample."""
-        read = self._micro_batches.retried(partial(self._pass, samples, wanted))
+        read = self._micro_batches.retried(partial(self._pass, table, wanted))
         self._micro_batches.ranks.sum_([columns["read"] for columns in read])
         return [columns.by_sample("read") for columns in read]
 
-    def _pass(self, samples: Sequence[TokenSample], wanted: Sequence[_Wanted]) -> list[Columns]:
+    def _pass(self, table: TokenTable, wanted: Sequence[_Wanted]) -> list[Columns]:
         """Compute this rank's share of the wanted figures."""
         read = [Columns(Layout(sizes, self._policy.device)) for sizes, _ in wanted]
 
         def make(micro_batch: MicroBatch) -> tuple[list[Tensor], Inputs]:
             indices = micro_batch.indices
-            inputs = self._policy.inputs([samples[index] for index in indices])
+            inputs = self._policy.inputs(table.take(indices))
             rows = [columns.layout.rows(indices) for columns in read]
             return rows, inputs.to(self._policy.device)
 
-        micro_batches = self._micro_batches(samples)
+        micro_batches = self._micro_batches(table)
         threaded = self._micro_batches.ahead
         for (_, counts), (places, inputs) in made_ahead(micro_batches, make, threaded=threaded):
             scores = self._policy(inputs)
             for columns, rows, (_, figures) in zip(read, places, wanted, strict=True):
                 columns.put(rows, {"read": figures(scores)}, counts)
         return read
-
-
-def _counts(samples: Sequence[TokenSample]) -> list[int]:
-    return [sample.num_scored for sample in samples]

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from unstable.learners.batch import Floats
 from unstable.learners.micro_batches import MicroBatches
 from unstable.learners.model.policy import Policy, Scores
+from unstable.learners.model.token_table import TokenTable
 from unstable.learners.model.trained import TrainedCopy
 from unstable.learners.scoring import Scorer
 from unstable.learners.turns import MOST_SEATS, StateMove
@@ -180,8 +181,9 @@ class AdapterValues(ValueModel):
             parameter.grad = None  # of an attempt that ran out of memory
         device, total = self._policy.device, torch.zeros(1, device=self._policy.device)
         with self._own.in_place():
-            for indices, counts in self._micro_batches(samples):
-                inputs = self._policy.inputs([samples[index] for index in indices])
+            table = TokenTable.of(samples)
+            for indices, counts in self._micro_batches(table):
+                inputs = self._policy.inputs(table.take(indices))
                 known_SK = known_BK[indices].to(device)
                 values_SK = self._of(self._policy(inputs))[:, : targets_BK.shape[1]]
                 errors_SK = values_SK - targets_BK[indices].to(device)

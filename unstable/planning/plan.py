@@ -236,10 +236,11 @@ def _check_sharing(case: Case, share: Share, per_card: int) -> None:
 def _learner_threads(case: Case, placed: Placed) -> int:
     """Return all of the node's cores if play waits meanwhile, else the cores that actors leave.
 
-    A narrow model has one thread per rank.
+    A narrow model gains nothing from a third thread. It has a fixed number, so that its results do
+    not depend on the machine.
     """
     if case.shape.hidden <= NARROW:
-        return max(1, len(placed.learners))
+        return max(2 if placed.budget.mode == "sync" else 1, len(placed.learners))
     machine, nodes = case.machine, {learner.node for learner in placed.learners}
     cores = min((each.cores for each in machine.each if each.node in nodes), default=machine.cores)
     if placed.budget.mode == "sync":

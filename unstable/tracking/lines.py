@@ -18,8 +18,6 @@ FIRST_S = 5.0
 LATER_S = 30.0
 """Longest silence in seconds after the first update."""
 _LOOK_S = 0.5
-LINE_EVERY_S = 20.0
-"""Seconds between two lines of a training without a progress bar."""
 PATIENCE_S = 10.0
 """Seconds to wait at the end for a thread's unfinished work; work that hangs is abandoned."""
 
@@ -116,25 +114,10 @@ def progress_bar(console: Console) -> Progress:
 
 @contextmanager
 def progress(what: str, steps: int, console: Console | None = None) -> Iterator[Callable]:
-    """Show the progress of a training: a bar on a terminal, plain lines elsewhere.
+    """Show the progress of a training on a terminal, and its end elsewhere.
 
     Yields a function to call once per step, with the loss of the step.
     """
-    console = console or Console(stderr=True)
-    bar = progress_bar(console)
-    task = bar.add_task(what, total=steps)
-    printed, done = time.monotonic(), 0
-
-    def step(loss: float) -> None:
-        nonlocal printed, done
-        done += 1
-        bar.update(task, advance=1, description=f"{what} · loss {loss:.3f}")
-        if not console.is_terminal and time.monotonic() - printed > LINE_EVERY_S:
-            printed = time.monotonic()
-            console.print(f"{what}: {done}/{steps} steps, loss {loss:.3f}")
-
-    if not console.is_terminal:
-        yield step
-        return
-    with bar:
-        yield step
+    with progress_bar(console or Console(stderr=True)) as bar:
+        task = bar.add_task(what, total=steps)
+        yield lambda loss: bar.update(task, advance=1, description=f"{what} · loss {loss:.3f}")

@@ -9,18 +9,16 @@ logprobs and gradients are those of the samples one by one.
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from itertools import accumulate, chain, groupby, pairwise
+from itertools import groupby, pairwise
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd import Function
 
+from unstable.learners.model.token_table import Ints, TokenTable, spans
 from unstable.types import TokenSample
-
-Ints = NDArray[np.int64]
 
 MIN_SHARED = 4
 """Minimum number of common tokens for a separate segment."""
@@ -147,88 +145,51 @@ def sent(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.to(device)
 
 
-def pack_samples(samples: Sequence[TokenSample], *, min_shared: int = MIN_SHARED) -> Pack:
+def pack_samples(
+    samples: Sequence[TokenSample] | TokenTable, *, min_shared: int = MIN_SHARED
+) -> Pack:
     """Pack the samples on the CPU; a shared prefix is stored once.
 
     A segment has at least `min_shared` tokens in common, and more if it is far from the beginning.
     Samples with equal inputs always share them.
     """
-    assert all(sample.prompt_ids for sample in samples)
-    # The last token predicts no scored token, so it is not an input.
-    tree = _PrefixTree(
-        [sample.prompt_ids + sample.token_ids[:-1] for sample in samples], min_shared
-    )
-    scored = Scored.of(samples, tree.starts_S)
+    table = samples if isinstance(samples, TokenTable) else TokenTable.of(samples)
+    tree = _PrefixTree(table, min_shared)
     return Pack(
         ids_T=torch.from_numpy(tree.ids_T),
         positions_T=torch.from_numpy(tree.positions_T),
         segments=tree.segments(),
-        **scored.tensors(tree.keys_K),
+        **scored_inputs(table, tree.starts_S, tree.keys_K),
     )
 
 
-class Scored(NamedTuple):
-    """The N scored tokens of samples whose inputs are concatenated."""
+def scored_inputs(table: TokenTable, starts_S: Ints, places: Ints | None = None) -> dict[str, Any]:
+    """Return the fields of `ScoredInputs` for samples whose inputs start at these offsets.
 
-    predictors_N: Ints  # offset of the input before each token
-    targets_N: Ints
-    temperatures_N: NDArray[np.float32]
-    samples_N: Ints
-    ends_S: Ints  # offset of each sample's last prompt token
-
-    @classmethod
-    def of(cls, samples: Sequence[TokenSample], starts_S: Ints) -> "Scored":
-        """Collect the scored tokens of samples whose inputs start at these offsets."""
-        ends_S = starts_S + np.array([len(sample.prompt_ids) for sample in samples]) - 1
-        runs = [(index, *run) for index, each in enumerate(samples) for run in _scored_runs(each)]
-        samples_R, offsets_R, counts_R = np.array(runs, np.int64).reshape(-1, 3).T
-        temperatures_S = np.array([sample.temperature for sample in samples], np.float32)
-        samples_N = np.repeat(samples_R, counts_R)
-        targets = chain.from_iterable(sample.scored_ids for sample in samples)
-        return cls(
-            predictors_N=spans(ends_S[samples_R] + offsets_R, counts_R),
-            targets_N=np.fromiter(targets, np.int64),
-            temperatures_N=temperatures_S[samples_N],
-            samples_N=samples_N,
-            ends_S=ends_S,
-        )
-
-    def tensors(self, places: Ints | None = None) -> dict[str, Tensor]:
-        """Return the fields of `ScoredInputs`; `places` maps offsets to inputs."""
-        predictors_N, states_S = self.predictors_N, self.ends_S
-        if places is not None:
-            predictors_N, states_S = places[predictors_N], places[states_S]
-        return {
-            "predictors_N": torch.from_numpy(predictors_N),
-            "targets_N": torch.from_numpy(self.targets_N),
-            "temperatures_N": torch.from_numpy(self.temperatures_N),
-            "samples_N": torch.from_numpy(self.samples_N),
-            "states_S": torch.from_numpy(states_S),
-        }
-
-
-def _scored_runs(sample: TokenSample) -> list[tuple[int, int]]:
-    """Yield offset in the answer and number of tokens of each scored segment."""
-    if len(sample.segments) == 1 and sample.segments[0].scored:
-        return [(0, len(sample.segments[0].token_ids))]
-    sizes = [len(segment.token_ids) for segment in sample.segments]
-    starts = accumulate(sizes, initial=0)
-    return [
-        (start, size)
-        for segment, start, size in zip(sample.segments, starts, sizes, strict=False)
-        if segment.scored
-    ]
+    `places` maps offsets to inputs; None: they are equal.
+    """
+    scored_N = spans(table.firsts_S, table.scored_S)
+    samples_N = np.repeat(np.arange(len(table)), table.scored_S)
+    predictors_N = starts_S[samples_N] + table.offsets[scored_N]
+    states_S = starts_S + table.prompts_S - 1
+    if places is not None:
+        predictors_N, states_S = places[predictors_N], places[states_S]
+    return {
+        "predictors_N": torch.from_numpy(predictors_N),
+        "targets_N": torch.from_numpy(table.targets[scored_N]),
+        "temperatures_N": torch.from_numpy(table.temperatures_S[samples_N]),
+        "samples_N": torch.from_numpy(samples_N),
+        "states_S": torch.from_numpy(states_S),
+    }
 
 
 class _PrefixTree:
     """Sequences with merged prefixes, laid out segment after segment."""
 
-    def __init__(self, inputs: list[list[int]], min_shared: int) -> None:
-        order = sorted(range(len(inputs)), key=inputs.__getitem__)
-        lengths = np.array([len(inputs[index]) for index in order])
-        starts = np.cumsum(lengths) - lengths
-        ids = np.fromiter(chain.from_iterable(inputs[index] for index in order), np.int64)
-        common = _common_lengths(ids, starts, lengths)
+    def __init__(self, table: TokenTable, min_shared: int) -> None:
+        order = np.argsort(table.places_S, kind="stable")
+        lengths, starts = table.inputs_S[order], table.starts_S[order]
+        common = table.shared(order)[1:]
         # Equal sequences are stored once, as the first of them, the leader.
         leads = np.append(True, (common != lengths[1:]) | (lengths[:-1] != lengths[1:]))
         leaders = np.flatnonzero(leads)
@@ -238,12 +199,13 @@ class _PrefixTree:
         laid = np.lexsort((ends, ends - begins, begins > 0))
         self._begins, self._ends = begins[laid], ends[laid]
         place_of = np.argsort(laid)  # inverse permutation: place of each segment
-        self.ids_T = ids[spans(starts[leaders][first[laid]] + self._begins, self.queries)]
+        rows = spans(starts[leaders][first[laid]] + self._begins, self.queries)
+        self.ids_T = table.ids[rows]
         self.positions_T = spans(self._begins, self.queries)
         self.keys_K = self._keys(place_of[parents[laid]], levels[laid])
         # Offset of each sequence in the keys, from its last segment.
         begin_of = (np.cumsum(self._ends) - self._ends)[place_of[branches.last]]
-        self.starts_S = np.empty(len(inputs), np.int64)
+        self.starts_S = np.empty(len(table), np.int64)
         self.starts_S[order] = begin_of[np.cumsum(leads) - 1]
 
     @property
@@ -304,32 +266,6 @@ class _Branches:
                 if rest < stop:
                     pending.append((rest, stop, end, row, level + 1))
                 self.rows.append((first, depth, end, parent if level else row, level))
-
-
-def _common_lengths(ids: Ints, starts: Ints, lengths: Ints) -> Ints:
-    """Leading ids that each sequence but the first shares with the one before it."""
-    shorter = np.minimum(lengths[:-1], lengths[1:])
-    differs = ids[spans(starts[:-1], shorter)] != ids[spans(starts[1:], shorter)]
-    indices = np.append(np.flatnonzero(differs), len(differs))
-    begins = np.cumsum(shorter) - shorter
-    return np.minimum(indices[np.searchsorted(indices, begins)] - begins, shorter)
-
-
-def spans(starts: Ints, counts: Ints) -> Ints:
-    """For each start as many ascending integers as it has counts, one after another.
-
-    >>> spans(np.array([5, 0]), np.array([2, 3])).tolist()
-    [5, 6, 0, 1, 2]
-    """
-    offsets = np.cumsum(counts) - counts
-    return np.repeat(starts - offsets, counts) + np.arange(counts.sum())
-
-
-def shared_lengths(prompts: Sequence[list[int]]) -> Ints:
-    """Leading ids that each prompt has in common with the one before it; 0 for the first."""
-    lengths = np.array([len(prompt) for prompt in prompts])
-    ids = np.fromiter(chain.from_iterable(prompts), np.int64)
-    return np.append(0, _common_lengths(ids, np.cumsum(lengths) - lengths, lengths))
 
 
 def held_tokens(lengths: Ints, shared: Ints) -> Ints:

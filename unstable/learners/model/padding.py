@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unstable.learners.model.packing import Scored, ScoredInputs
+from unstable.learners.model.packing import ScoredInputs, scored_inputs
+from unstable.learners.model.token_table import TokenTable, spans
 from unstable.types import TokenSample
 
 
@@ -31,20 +32,15 @@ class Padded(ScoredInputs):
         return {"input_ids": self.ids_SL, "attention_mask": self.mask_SL}
 
 
-def pad_samples(samples: Sequence[TokenSample]) -> Padded:
+def pad_samples(samples: Sequence[TokenSample] | TokenTable) -> Padded:
     """The samples as rows of the longest one's length, on the CPU."""
-    assert all(sample.prompt_ids for sample in samples)
-    # The last token predicts no scored token, so it is not an input.
-    inputs = [sample.prompt_ids + sample.token_ids[:-1] for sample in samples]
-    length = max(map(len, inputs))
-    ids_SL = np.zeros((len(inputs), length), np.int64)  # any id: padding is never read
-    mask_SL = np.zeros_like(ids_SL)
-    for row, ids in enumerate(inputs):
-        ids_SL[row, : len(ids)] = ids
-        mask_SL[row, : len(ids)] = 1
-    scored = Scored.of(samples, length * np.arange(len(inputs)))
+    table = samples if isinstance(samples, TokenTable) else TokenTable.of(samples)
+    length = int(table.inputs_S.max())
+    mask_SL = (np.arange(length) < table.inputs_S[:, None]).astype(np.int64)
+    ids_SL = np.zeros_like(mask_SL)  # any id: padding is never read
+    ids_SL[mask_SL == 1] = table.ids[spans(table.starts_S, table.inputs_S)]
     return Padded(
         ids_SL=torch.from_numpy(ids_SL),
         mask_SL=torch.from_numpy(mask_SL),
-        **scored.tensors(),
+        **scored_inputs(table, length * np.arange(len(table))),
     )

@@ -25,6 +25,7 @@ from unstable.learners.model.logprobs import (
 from unstable.learners.model.lora import Siblings, fuse_lora
 from unstable.learners.model.packing import Pack, gathered, pack_samples
 from unstable.learners.model.padding import Padded, pad_samples
+from unstable.learners.model.token_table import TokenTable
 from unstable.learners.model.trained import Trained, TrainedLora
 from unstable.learners.model.whole import TrainedWhole
 from unstable.models.base import decoder_of
@@ -91,7 +92,7 @@ class Policy(nn.Module):
         kind: str = self._causal_model.config._attn_implementation
         return kind != ATTENTION
 
-    def inputs(self, samples: Sequence[TokenSample]) -> Inputs:
+    def inputs(self, samples: Sequence[TokenSample] | TokenTable) -> Inputs:
         """The samples as `forward` takes them, on the CPU; any thread may call it."""
         return pad_samples(samples) if self.padded else pack_samples(samples)
 
