@@ -111,6 +111,7 @@ LIGHT: dict[str, list[str]] = {
     "unstable.cli": [],
     "unstable.loop.train": [],
     "unstable.commands.train": ["textarena"],  # games are checked before processes start
+    "unstable.runtime.processes": ["ray", "textarena"],  # no torch in a run's own process
 }
 """Heavy packages loaded after importing each module, in this order."""
 IMPORT_EACH = f"""

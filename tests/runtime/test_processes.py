@@ -14,7 +14,7 @@ from tests.helpers.vllm import Deaf, Scorer
 from unstable.config import ConfigError, parse
 from unstable.engines.base import Engine
 from unstable.engines.embedded.engine import EmbeddedEngine
-from unstable.engines.probe import ProbeAnswer, ask_probe, probe_adapters
+from unstable.engines.probe import ProbeAnswer, Probes, ask_probe, probes
 from unstable.models.base import load_model
 from unstable.models.shape import read_shape
 from unstable.planning.machine import LOOPBACK, Placement
@@ -132,15 +132,17 @@ async def test_probe_detects_an_engine_that_serves_the_base(tiny_folder: Path) -
     engine = EmbeddedEngine(load_model(config.model), (), max_requests=4)
     policy = Scorer(config.model)
 
-    adapters = probe_adapters(read_shape(config.model), config.model.lora)
-    size = read_shape(config.model).vocabulary
-    right = await ask_probe(engine, adapters, size)
-    deaf = await ask_probe(cast(Engine, Deaf(engine)), adapters, size)
+    made, size = probes(config.model), read_shape(config.model).vocabulary
+    right = await ask_probe(engine, made.versions, size)
+    deaf = await ask_probe(cast(Engine, Deaf(engine)), made.versions, size)
     await engine.close()
     asked: list[ProbeAnswer] = []
 
     async def logprobs_under(adapter: Adapter, _: Sequence[TokenSample]) -> Any:
         return policy.score(asked, adapter)
+
+    async def learner_probes() -> Probes:
+        return made
 
     async def probe(*given: list[ProbeAnswer]) -> list[str]:
         async def answered(answers: list[ProbeAnswer]) -> list[ProbeAnswer]:
@@ -151,7 +153,7 @@ async def test_probe_detects_an_engine_that_serves_the_base(tiny_folder: Path) -
             SimpleNamespace(probe=lambda *_, answers=answers: answered(answers))
             for answers in given
         ]
-        learner: Any = SimpleNamespace(logprobs_under=logprobs_under)
+        learner: Any = SimpleNamespace(probes=learner_probes, logprobs_under=logprobs_under)
         return await processes._probe(config, actors, learner)
 
     assert await probe(*[right] * 7) == []

@@ -14,9 +14,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from safetensors.torch import save
 
 from unstable.config import AdapterConfig, ModelConfig
 from unstable.engines.base import Engine, SamplingRequest
@@ -76,6 +74,9 @@ def probes(model: ModelConfig) -> Probes:
 
 def _whole_probes(model: ModelConfig) -> Probes:
     """Return the base's weights unchanged, and two copies with noise, in `model.dtype`."""
+    import torch
+    from safetensors.torch import save
+
     with quietly():
         weights = {name: each.contiguous() for name, each in load_model(model).named_parameters()}
 
@@ -98,6 +99,8 @@ def probe_adapters(shape: ModelShape, config: AdapterConfig) -> list[Adapter]:
 
 
 def _adapter(shape: ModelShape, config: AdapterConfig, number: int, strength: float) -> Adapter:
+    import torch
+
     generator = torch.Generator().manual_seed(number)
     scale = strength * config.rank**0.5 / config.alpha
     pairs = {}

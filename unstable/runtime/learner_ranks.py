@@ -16,6 +16,7 @@ import ray
 from ray.exceptions import RayError
 
 from unstable.config import RunConfig, RunFailedError
+from unstable.engines.probe import Probes
 from unstable.loop.protocols import HeldAdapter, HeldVersion, Learner
 from unstable.planning.machine import Placement
 from unstable.records.folder import RunFolder
@@ -147,6 +148,15 @@ class RemoteLearner(Learner):
             pids = await self._answers("start", started)
         names = ("learner", *(f"learner-{index}" for index in range(1, len(pids))))
         self._waits.processes.update(zip(names, pids, strict=True))
+
+    async def probes(self) -> Probes:
+        """Return the weights that the start-up probe compares."""
+
+        async def ask() -> Probes:
+            found: list[Probes] = await self._answers("probes", [self._ranks[0].call("probes")])
+            return found[0]
+
+        return await self._lasting(ask)
 
     async def hold(self) -> HeldVersion:
         version = await self._lasting(self._keep)

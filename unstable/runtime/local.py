@@ -17,7 +17,7 @@ from unstable.collectors.collector import Collector
 from unstable.config import RunConfig
 from unstable.engines.base import Engine, SamplingRequest
 from unstable.engines.kinds import make_engine
-from unstable.engines.probe import ProbeAnswer, ask_probe
+from unstable.engines.probe import ProbeAnswer, Probes, ask_probe, probes
 from unstable.loop import protocols
 from unstable.loop.ended import Ended, Judged
 from unstable.models.adapters import read_adapter
@@ -267,7 +267,7 @@ class LocalLearner(protocols.Learner):
         from unstable.learners.ranks import ALONE
 
         self._shares_gpu_by_turns = config.actors.share_gpu == "sleep"
-        self._folder = folder
+        self._model, self._folder = config.model, folder
         self._held: dict[int, Snapshot] = {}  # by version
         start = None if config.model.init == "fresh" else Path(config.model.init).expanduser()
         self.learner = PolicyLearner(
@@ -289,6 +289,10 @@ class LocalLearner(protocols.Learner):
         from unstable.learners.algorithms import algorithm_class
 
         algorithm_class(config.learner.algorithm)
+
+    async def probes(self) -> Probes:
+        """Return the weights that the start-up probe compares."""
+        return probes(self._model)
 
     async def update(self, batch: PackedBatch) -> Update:
         opened = batch.opened()

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, NamedTuple
 
 from unstable.config import RunConfig
-from unstable.engines.probe import BOUNDS, check_probe, probe_samples, probes
+from unstable.engines.probe import BOUNDS, check_probe, probe_samples
 from unstable.loop.context import sleeping
 from unstable.loop.protocols import Actor, Learner
 from unstable.models.shape import read_shape
@@ -154,7 +154,7 @@ async def _probe(
     config: RunConfig, actors: Sequence[RemoteActor], learner: RemoteLearner
 ) -> list[str]:
     """Return doubts; raise `RuntimeError` if an engine and the learner have different weights."""
-    made, size = await asyncio.to_thread(probes, config.model), read_shape(config.model).vocabulary
+    made, size = await learner.probes(), read_shape(config.model).vocabulary
     given = await asyncio.gather(*(actor.probe(made.versions, size) for actor in actors))
     samples = probe_samples([answer for answers in given for answer in answers])
     scored: dict[str | None, list[list[float]]] = {
