@@ -3,8 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-from unstable.commands.expected import expected_line
 from unstable.commands.prepare import prepare
+from unstable.commands.train import expected_line
 from unstable.config import load
 
 

@@ -3,7 +3,6 @@
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 
-from unstable.commands.expected import expected_line
 from unstable.commands.prepare import Resolved, check, exact_games, prepare, show_plan
 from unstable.commands.report import report_at_end
 from unstable.commands.session import (
@@ -15,7 +14,7 @@ from unstable.commands.session import (
     status,
 )
 from unstable.commands.teach import taught
-from unstable.config import ConfigError, RunConfig, RunFailedError, one_line
+from unstable.config import ConfigError, RunConfig, RunFailedError, load, one_line
 from unstable.datasets.offline import OfflineData
 from unstable.loop.context import Context, Interrupt, sleeping
 from unstable.loop.state import RunState, restore
@@ -26,6 +25,7 @@ from unstable.planning.usage import DeviceProbe
 from unstable.prompts import load_style
 from unstable.records.folder import RunFolder
 from unstable.records.logs import logging_to
+from unstable.records.text import duration
 from unstable.rewards.terms import Rewards
 from unstable.tracking.sinks import Callback, own_sinks
 from unstable.tracking.status import Ending
@@ -33,6 +33,8 @@ from unstable.tracking.tracker import Tracker
 
 Loop = Callable[[Context], Awaitable[str]]
 """A training loop: it makes the updates of a run and returns a line that says why it ended."""
+MEASURED_S = dict(first_run=50, smollm2=46, tiny=4.2, tiny_kuhn=1.6, tiny_leduc=2.7, tiny_nim=2)
+"""Seconds per update on two CPU cores (docs/results.md, docs/small_worlds.md), start included."""
 
 
 def train(
@@ -61,6 +63,23 @@ def train(
         status(expected_line(resolved))
         go_on(resolved, folder, None, callbacks, loop=loop)
     return folder
+
+
+def expected_line(resolved: Resolved) -> str:
+    """Return a line with the expected duration of a run, if its updates are those of a config."""
+    steps, wanted = resolved.config.loop.steps, _sizes(resolved.config)
+    for name, seconds in MEASURED_S.items():
+        if not resolved.machine.gpus and _sizes(load(name)) == wanted:
+            total = duration(seconds * steps)
+            return f"duration about {total} for {steps} updates ({name} on two CPU cores)"
+    return f"duration unknown until update 1 of {steps}"
+
+
+def _sizes(config: RunConfig) -> tuple[object, ...]:
+    """Return the parts of a config on which the duration of an update depends."""
+    games = [(game.env, game.args, game.prompt) for game in config.games]
+    batch = config.learner.batch_size, config.learner.epochs, config.learner.algorithm.name
+    return type(config), config.model.name, games, batch, config.sampling.max_tokens
 
 
 def go_on(

@@ -172,9 +172,8 @@ class MicroBatches:
         """
         keys = (table.lengths_S if self.padded else table.places_S).tolist()
         members = [[index] for index in range(len(table))] if atoms is None else _members(atoms)
-        if self.padded:
-            return sorted(members, key=lambda atom: max([keys[i] for i in atom]))
-        return sorted(members, key=lambda atom: keys[atom[0]])
+        compared = None if self.padded else 1  # samples of an atom
+        return sorted(members, key=lambda atom: max([keys[i] for i in atom[:compared]]))
 
     def _filled(self, atoms: Sequence[_Atom]) -> list[list[int]]:
         """Fill micro-batches with the atoms, up to the limits."""

@@ -16,7 +16,6 @@ import ray
 from ray.exceptions import RayError
 
 from unstable.config import RunConfig, RunFailedError
-from unstable.engines.probe import Probes
 from unstable.loop.protocols import HeldAdapter, HeldVersion, Learner
 from unstable.planning.machine import Placement
 from unstable.records.folder import RunFolder
@@ -149,15 +148,6 @@ class RemoteLearner(Learner):
         names = ("learner", *(f"learner-{index}" for index in range(1, len(pids))))
         self._waits.processes.update(zip(names, pids, strict=True))
 
-    async def probes(self) -> Probes:
-        """Return the weights that the start-up probe compares."""
-
-        async def ask() -> Probes:
-            found: list[Probes] = await self._answers("probes", [self._ranks[0].call("probes")])
-            return found[0]
-
-        return await self._lasting(ask)
-
     async def hold(self) -> HeldVersion:
         version = await self._lasting(self._keep)
         self._journal.add("hold", version)
@@ -241,6 +231,7 @@ class RemoteLearner(Learner):
             end(ranks)
             raise DiedError(f"the learner's node left; {again(self._folder)}") from error
 
+    probes = forwarded(LocalLearner.probes)
     update = forwarded(LocalLearner.update)
     loss_on = forwarded(LocalLearner.loss_on)
     imitate = forwarded(LocalLearner.imitate)

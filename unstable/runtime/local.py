@@ -290,9 +290,9 @@ class LocalLearner(protocols.Learner):
 
         algorithm_class(config.learner.algorithm)
 
-    async def probes(self) -> Probes:
-        """Return the weights that the start-up probe compares."""
-        return probes(self._model)
+    async def probes(self) -> Probes | None:
+        """Return the weights that the start-up probe compares; None from all ranks but one."""
+        return probes(self._model) if self._writes else None
 
     async def update(self, batch: PackedBatch) -> Update:
         opened = batch.opened()

@@ -155,6 +155,7 @@ async def _probe(
 ) -> list[str]:
     """Return doubts; raise `RuntimeError` if an engine and the learner have different weights."""
     made, size = await learner.probes(), read_shape(config.model).vocabulary
+    assert made is not None, "rank 0 answers"
     given = await asyncio.gather(*(actor.probe(made.versions, size) for actor in actors))
     samples = probe_samples([answer for answers in given for answer in answers])
     scored: dict[str | None, list[list[float]]] = {

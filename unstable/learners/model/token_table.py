@@ -73,13 +73,15 @@ class TokenTable:
         return replace(self, **{name: getattr(self, name)[chosen] for name in names})
 
     def shared(self, indices: Ints) -> Ints:
-        """Leading inputs that each of these samples has in common with the one before; first 0."""
+        """Leading inputs that each of these samples has in common with the one before; first 0.
+
+        No sample occurs twice.
+        """
         places = self.places_S[indices]
-        bounds = np.sort(np.stack([places[:-1], places[1:]]), axis=0)
+        bounds = np.sort(np.stack([places[:-1], places[1:]]), axis=0) + 1
         # In sorted order, two samples share what all neighbours between them share.
-        least = np.minimum.reduceat(np.append(self.common, 0), (bounds + 1).T.ravel())[::2]
-        same = bounds[0] == bounds[1]
-        return np.append(0, np.where(same, self.inputs_S[indices[1:]], least))[: len(indices)]
+        least = np.minimum.reduceat(np.append(self.common, 0), bounds.T.ravel())[::2]
+        return np.append(0, least)[: len(indices)]
 
 
 def _scored(sample: TokenSample) -> Sequence[int]:
