@@ -136,7 +136,7 @@ class MicroBatches:
     def __call__(self, table: TokenTable, atoms: Sequence[int] | None = None) -> list[MicroBatch]:
         """Return this rank's micro-batches of the samples; all ranks have equally many.
 
-        Samples that share most of their inputs go together; padded samples, by similar lengths.
+        Samples that share most of their prompts go together; padded samples, by similar lengths.
         An atom is never split, even if it exceeds the limits alone. A rank with fewer micro-batches
         repeats one with weight 0, since the collectives of a sharded model need all ranks.
         """
@@ -144,7 +144,8 @@ class MicroBatches:
         lengths_S, shared_S = table.lengths_S, np.zeros_like(table.lengths_S)
         if not self.padded and (self.as_held or self.ranks.count > 1):
             in_a_row = np.fromiter(chain.from_iterable(ordered), np.int64)
-            shared_S[in_a_row] = table.shared(in_a_row)
+            # Answers count in full, since each scores its own tokens.
+            shared_S[in_a_row] = np.minimum(table.shared(in_a_row), table.prompts_S[in_a_row])
         owners = [0] * len(ordered)
         if self.ranks.count > 1:
             owners = self.ranks.owners(_sums(lengths_S - shared_S, ordered))
@@ -172,8 +173,9 @@ class MicroBatches:
         """
         keys = (table.lengths_S if self.padded else table.places_S).tolist()
         members = [[index] for index in range(len(table))] if atoms is None else _members(atoms)
-        compared = None if self.padded else 1  # samples of an atom
-        return sorted(members, key=lambda atom: max([keys[i] for i in atom[:compared]]))
+        if self.padded:
+            return sorted(members, key=lambda atom: max([keys[i] for i in atom]))
+        return sorted(members, key=lambda atom: keys[atom[0]])
 
     def _filled(self, atoms: Sequence[_Atom]) -> list[list[int]]:
         """Fill micro-batches with the atoms, up to the limits."""

@@ -28,8 +28,7 @@ from unstable.planning.needs import Dtype, EngineNeeds, choose_dtype, choose_eng
 from unstable.planning.placing import on_gpus, on_processor
 
 NARROW = 128
-"""Hidden size up to which the learner has one thread. On two cores a second one cost a tenth of an
-update at 64; at 128 and 256 single runs showed no difference and a small gain."""
+"""Hidden size up to which the number of the learner's threads depends on `loop.mode` alone."""
 _SENT = 3
 """Maximum number of versions being sent to actors at a time."""
 
@@ -236,8 +235,7 @@ def _check_sharing(case: Case, share: Share, per_card: int) -> None:
 def _learner_threads(case: Case, placed: Placed) -> int:
     """Return all of the node's cores if play waits meanwhile, else the cores that actors leave.
 
-    A narrow model gains nothing from a third thread. It has a fixed number, so that its results do
-    not depend on the machine.
+    A narrow model has two or one, so that its results do not depend on the number of cores.
     """
     if case.shape.hidden <= NARROW:
         return max(2 if placed.budget.mode == "sync" else 1, len(placed.learners))

@@ -349,9 +349,9 @@ def _options(place: Placement | NodePlace, threads: int, own: Mapping[str, str])
     variables = {
         "OMP_NUM_THREADS": str(threads),
         # On a busy machine, threads that spin while waiting cost more than sleeping ones. Waking
-        # one takes longer than a tiny model's products, though, so libgomp spins for about 10 us.
+        # one takes longer than a tiny model's products, so libgomp first spins for some 0.05 ms.
         "OMP_WAIT_POLICY": "PASSIVE",
-        "GOMP_SPINCOUNT": "10000",
+        "GOMP_SPINCOUNT": "2000",
         "TOKENIZERS_PARALLELISM": "false",
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         **own,

@@ -240,7 +240,7 @@ class RemoteLearner(Learner):
     scale_rate = forwarded(LocalLearner.scale_rate)
 
     async def _call(self, method: str, *arguments: object) -> Any:
-        """Call a method of all ranks and return rank 0's answer, which equals the others'."""
+        """Call a method of all ranks and return rank 0's answer."""
 
         async def call() -> Any:
             shared = [ray.put(argument) for argument in arguments]

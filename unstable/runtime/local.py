@@ -291,7 +291,7 @@ class LocalLearner(protocols.Learner):
         algorithm_class(config.learner.algorithm)
 
     async def probes(self) -> Probes | None:
-        """Return the weights that the start-up probe compares; None from all ranks but one."""
+        """Return the weights that the start-up probe compares; None from later ranks."""
         return probes(self._model) if self._writes else None
 
     async def update(self, batch: PackedBatch) -> Update:

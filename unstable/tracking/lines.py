@@ -1,4 +1,4 @@
-"""Lines with a run's progress in a terminal without a dashboard, so that no silence is long."""
+"""Progress of a run in a terminal without a dashboard: lines, so that no silence is long."""
 
 import os
 import sys
@@ -113,11 +113,11 @@ def progress_bar(console: Console) -> Progress:
 
 
 @contextmanager
-def progress(what: str, steps: int, console: Console | None = None) -> Iterator[Callable]:
+def progress(what: str, steps: int) -> Iterator[Callable]:
     """Show the progress of a training on a terminal, and its end elsewhere.
 
     Yields a function to call once per step, with the loss of the step.
     """
-    with progress_bar(console or Console(stderr=True)) as bar:
+    with progress_bar(Console(stderr=True)) as bar:
         task = bar.add_task(what, total=steps)
         yield lambda loss: bar.update(task, advance=1, description=f"{what} · loss {loss:.3f}")

@@ -166,7 +166,7 @@ def pack_samples(
 def scored_inputs(table: TokenTable, starts_S: Ints, places: Ints | None = None) -> dict[str, Any]:
     """Return the fields of `ScoredInputs` for samples whose inputs start at these offsets.
 
-    `places` maps offsets to inputs; None: they are equal.
+    `places` maps offsets to inputs; None: the offsets are indices of inputs.
     """
     scored_N = spans(table.firsts_S, table.scored_S)
     samples_N = np.repeat(np.arange(len(table)), table.scored_S)

@@ -15,7 +15,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenTable:
-    """S samples; columns without an index in their name belong to all samples of `of`.
+    """S samples; `take` leaves arrays without the suffix `_S` as they are.
 
     A sample's inputs are its tokens without the last one, which predicts no scored token.
     """
@@ -75,7 +75,7 @@ class TokenTable:
     def shared(self, indices: Ints) -> Ints:
         """Leading inputs that each of these samples has in common with the one before; first 0.
 
-        No sample occurs twice.
+        Indices must be distinct.
         """
         places = self.places_S[indices]
         bounds = np.sort(np.stack([places[:-1], places[1:]]), axis=0) + 1
