@@ -15,7 +15,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenTable:
-    """S samples; `take` leaves arrays without the suffix `_S` as they are.
+    """S samples; `take` changes the arrays with the suffix `_S` alone.
 
     A sample's inputs are its tokens without the last one, which predicts no scored token.
     """
