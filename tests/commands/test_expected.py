@@ -14,10 +14,10 @@ def line(**changes: Any) -> str:
 
 
 def test_duration_of_a_shipped_config_is_stated() -> None:
-    expected = "duration about 40 s for 20 updates (tiny_nim on two CPU cores)"
-    assert line() == line(seed=5) == expected
+    assert (
+        line() == line(seed=5) == "duration about 40 s for 20 updates (tiny_nim on two CPU cores)"
+    )
 
 
 def test_duration_of_an_unmeasured_config_is_unknown() -> None:
-    unknown = "duration unknown until update 1 of 20"
-    assert line(**{"learner.batch_size": 64}) == unknown
+    assert line(**{"learner.batch_size": 64}) == "duration unknown until update 1 of 20"
