@@ -14,9 +14,8 @@ def line(**changes: Any) -> str:
 
 
 def test_duration_of_a_shipped_config_is_stated() -> None:
-    assert (
-        line() == line(seed=5) == "duration about 40 s for 20 updates (tiny_nim on two CPU cores)"
-    )
+    expected = "duration about 40 s for 20 updates (tiny_nim on two CPU cores)"
+    assert line() == line(seed=5) == expected
 
 
 def test_duration_of_an_unmeasured_config_is_unknown() -> None:

@@ -253,8 +253,7 @@ def test_unsupported_models_are_rejected():
 
 def test_micro_batches_keep_similar_prompts_together():
     prompts = [[1, 2], [3, 4], [1, 2, 5], [3, 1]]
-    samples = [token_sample(prompt, [0]) for prompt in prompts]
-    table = TokenTable.of(samples)
+    table = TokenTable.of([token_sample(prompt, [0]) for prompt in prompts])
     assert MicroBatches(2)(table) == [MicroBatch([0, 2], True), MicroBatch([3, 1], True)]
     assert MicroBatches(3)(table) == [MicroBatch([0, 2, 3], True), MicroBatch([1], True)]
 
