@@ -193,24 +193,27 @@ def test_gradient_covers_all_new_and_half_as_many_earlier_prompts() -> None:
 @pytest.mark.parametrize("sees", ["state", "seat"])
 def test_oldest_points_are_forgotten_and_the_rest_is_saved(sees: str) -> None:
     experience, _, _ = remembered(sees)
-    later = FlatBatch(make_batch([make_sample([1, 9], [4, 0], 1.0, game_id=8, moves=MOVES)]))
+    new = make_sample([1, 9], [4, 0], 1.0, game_id=8, moves=MOVES)
+    known = make_sample([1, 2], [4, 0], 3.0, game_id=9, moves=MOVES)
+    later = FlatBatch(make_batch([new, known]))
     turns = Transitions.of(later, later.turn_rewards_S, sees_state=sees == "state")
-    points_S = experience.number(turns)
-    experience.count(turns, points_S)
-    experience.score(np.arange(12), [torch.tensor([-0.1 * place]) for place in range(12)])
-    assert experience.newest(12) is experience
-    copy = Experience.unpacked(experience.packed(), sees)
-    assert copy.packed() == experience.packed()
+    experience.count(turns, experience.number(turns))
+    logprobs = [torch.tensor([-0.1 * place]) for place in range(12)]
+    shares_M = experience.score(np.arange(12), logprobs)
+    values_PK = experience.values(experience.counted(), shares_M, np.zeros((12, 16)))
+    means_PK = experience.means(shares_M, values_PK)
+    assert experience.newest(12, means_PK) is experience
+    assert Experience.unpacked(experience.packed(), sees).packed() == experience.packed()
 
-    less = experience.newest(11)
-    assert [pair.tokens.prompt_ids[-1] for pair in less.pairs.found] == [9, 9, 9]
-    assert less.number(turns).tolist() == [0]
-    assert less.logprobs == experience.logprobs[9:]
-    model_PK = np.zeros((3, 16))
-    values_PK = less.values(less.counted(), np.full(3, 1 / 3), model_PK)
-    assert values_PK[:, 0] == pytest.approx([1 / 3, 0.0, 0.0])
-    visits = less.visits(less.counted(), np.full(3, 1 / 3), np.array([0]))
-    assert visits == pytest.approx([1.0])
+    less, kept = experience.newest(11, means_PK), [0, 1, 2, 9, 10, 11]
+    assert [pair.tokens.prompt_ids[-1] for pair in less.pairs.found] == [2, 2, 2, 9, 9, 9]
+    assert less.number(turns).tolist() == [1, 0]
+    assert less.logprobs == [experience.logprobs[place] for place in kept]
+    # The first move has the values of the forgotten point that it led to.
+    less_PK = less.values(less.counted(), shares_M[kept], np.zeros((6, 16)))
+    assert less_PK == pytest.approx(values_PK[kept]) and values_PK[0, 0] > 0.8
+    visits = less.visits(less.counted(), shares_M[kept], np.array([0]))
+    assert visits.sum() == pytest.approx(1.0) and visits[0] > visits[1] > 0.3
     assert len(experience.pairs.found) == 12
 
 

@@ -80,14 +80,16 @@ class ActionCritic:
         if learns and len(counted.pairs_R):  # else no answer was a listed move
             self._learn(experience, counted, shares_M)
         values_PK = experience.values(counted, shares_M, self.model.values())
+        means_PK = experience.means(shares_M, values_PK)
         if learns:
-            self._experience, self._updates = experience.newest(config.replay), self._updates + 1
+            self._experience = experience.newest(config.replay, means_PK)
+            self._updates += 1
 
         chosen_S = np.where(turns.listed_S, experience.starts_P[points_S] + turns.places_S, 0)
         played_S = experience.answers_M[chosen_S]
         self.metrics |= _information(experience, points_S, shares_M)
         self.metrics |= _mismatch(batch, turns, played_S, experience.logprobs)
-        means_SK = experience.means(shares_M, values_PK)[points_S]
+        means_SK = means_PK[points_S]
         moves_SK = values_PK[experience.pairs_M[chosen_S]]
         advantages_S, corrections_S = self._of_turns(turns, means_SK, moves_SK)
         if config.gradient == "sampled":

@@ -6,7 +6,7 @@ In small games it is a model of the game, so that values hardly depend on the cr
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 import torch
@@ -247,12 +247,12 @@ class Experience:
             front = np.bincount(next_R, played[pairs_R] * shares_R, len(visits)).astype(float)
         return visits
 
-    def newest(self, limit: int) -> "Experience":
+    def newest(self, limit: int, means_PK: Floats) -> "Experience":
         """Forget, if there are more than `limit` moves, the oldest points until half are left.
 
-        Those of the last update remain.
+        Those of the last update remain. Games end at forgotten points, with the values `means_PK`.
         """
-        if len(self.pairs.found) <= limit:
+        if max(len(self.pairs.found), len(self.answers.found)) <= limit:
             return self
         sizes_U = np.bincount(self._seen, [len(pairs) for pairs, _ in self._points])
         small = np.flatnonzero(np.cumsum(sizes_U[::-1])[::-1] <= limit // 2)
@@ -271,11 +271,16 @@ class Experience:
         found.logprobs = [self.logprobs[self.answers.add(each)] for each in found.answers.found]
         found._seats = [self._seats[point] for point in kept]
         found._seen = [self._seen[point] for point in kept]
-        found._counts = {
-            (pairs_of[pair], numbers.get(after, -1), reward, known): count
-            for (pair, after, reward, known), count in self._counts.items()
-            if pair in pairs_of and (after < 0 or after in numbers)
-        }
+        found._counts, ended = {}, defaultdict[tuple[int, bytes], Any](float)
+        for (pair, after, reward, known), count in self._counts.items():
+            if pair in pairs_of and (after < 0 or after in numbers):
+                found._counts[pairs_of[pair], numbers.get(after, -1), reward, known] = count
+            elif pair in pairs_of:
+                values_K = np.frombuffer(reward) + means_PK[after]
+                ended[pairs_of[pair], known] += count * np.append(1.0, values_K)
+        for (pair, known), (count, *sums_K) in ended.items():
+            row = pair, -1, (np.array(sums_K) / count).tobytes(), known
+            found._counts[row] = found._counts.get(row, 0.0) + float(count)
         found._begun = {
             (numbers[point], is_first): count
             for (point, is_first), count in self._begun.items()

@@ -236,7 +236,8 @@ class PolicyLearner:
         value = value.detach()
         if critic is not None and states_SD is not None:  # the policy's graph is freed
             assert batch.targets_S is not None
-            samples, targets_S = batch.samples(each.chosen), batch.targets_S[each.chosen]
+            samples = [batch.examples.samples[index] for index in each.chosen]
+            targets_S = batch.targets_S[each.chosen]
             value += critic.backward(
                 samples, targets_S, states_SD, weight=weight, num_turns=num_turns
             )

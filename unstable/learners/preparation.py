@@ -52,10 +52,6 @@ class PreparedBatch:
     aims: Mapping[str, DivergenceTarget] = field(default_factory=dict)  # of exact divergences
     targets_S: Tensor | None = None  # of the critic; None: no critic
 
-    def samples(self, chosen: Sequence[int] | Ints) -> list[TokenSample]:
-        """Return the chosen examples' tokens."""
-        return [self.examples.samples[index] for index in chosen]
-
     @property
     def entropy(self) -> bool:
         """True if the loss needs entropies."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import attrgetter
 
 import torch
 from torch import Tensor
@@ -31,18 +32,15 @@ class Scorer:
     def logprobs(self, samples: Sequence[TokenSample]) -> list[Tensor]:
         """Return log-probabilities of each sample's tokens, in nats, on the CPU."""
         table = TokenTable.of(samples)
-        return self._read(table, [(table.scored_S, lambda scores: scores.logprobs_N)])[0]
+        return self._read(table, [(table.scored_S, attrgetter("logprobs_N"))])[0]
 
     def logprobs_and_states(
         self, samples: Sequence[TokenSample]
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Return log-probabilities and the last hidden states [T, D] that predict the tokens."""
         table = TokenTable.of(samples)
-        wanted: list[_Wanted] = [
-            (table.scored_S, lambda scores: scores.logprobs_N),
-            (table.scored_S, lambda scores: scores.hidden_ND),
-        ]
-        logprobs, states = self._read(table, wanted)
+        figures = attrgetter("logprobs_N"), attrgetter("hidden_ND")
+        logprobs, states = self._read(table, [(table.scored_S, each) for each in figures])
         return logprobs, states
 
     def values(self, samples: Sequence[TokenSample], value: Callable[[Scores], Tensor]) -> Tensor:

@@ -114,10 +114,7 @@ def progress_bar(console: Console) -> Progress:
 
 @contextmanager
 def progress(what: str, steps: int) -> Iterator[Callable]:
-    """Show the progress of a training on a terminal, and its end elsewhere.
-
-    Yields a function to call once per step, with the loss of the step.
-    """
+    """Show a training's progress on a terminal, else its end; yields a function of the loss."""
     with progress_bar(Console(stderr=True)) as bar:
         task = bar.add_task(what, total=steps)
         yield lambda loss: bar.update(task, advance=1, description=f"{what} · loss {loss:.3f}")
