@@ -15,7 +15,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenTable:
-    """S samples; `take` changes the arrays with the suffix `_S` alone.
+    """S samples; `take` selects in the arrays with the suffix `_S` and shares the others.
 
     A sample's inputs are its tokens without the last one, which predicts no scored token.
     """
