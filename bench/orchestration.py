@@ -15,6 +15,7 @@ from bench import parser
 from unstable.collectors.collector import Collector
 from unstable.config import RunConfig, parse
 from unstable.engines.base import SamplingRequest
+from unstable.runtime.inside import collect_rarely
 from unstable.types import Adapter, Completion, GameResult, GameSpec, PlayerId, SeatSpec
 
 POLICY = PlayerId.policy(0)
@@ -124,6 +125,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     idle = peak_memory_mb()
     asyncio.run(measure(config, tokenizer, arguments.in_flight))
     warm = peak_memory_mb()
+    collect_rarely()  # as actors do
     seconds, turns = asyncio.run(measure(config, tokenizer, arguments.games))
     print(f"tokenizer {arguments.tokenizer}: {turns} turns in {seconds:.1f} s")
     print(f"{turns / seconds:.0f} turns/s, {1e6 * seconds / turns:.0f} us per turn")

@@ -121,6 +121,7 @@ class Stepped:
     async def wake(self) -> None: ...
 
     async def close(self) -> None:
+        self._engine.engine_core.shutdown()  # else the interpreter waits for its process at exit
         self._folder.cleanup()
 
     async def generate(self, request: SamplingRequest) -> Completion:

@@ -407,7 +407,15 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [  # settings of learner, or of
         f"set {A}.teacher.divergence to jsd, or leave it out",
     ),
     ({"name": "distill", "kl_loss": 0.1}, "kl_loss = 0.1", f"{A}.teacher.adapter, or leave it out"),
-    ({"name": "distill", "kl_reward": 0.1}, "kl_reward = 0.1", f"set {A}.kl_loss instead"),
+    *(
+        ({"name": name, "kl_reward": 0.1}, "kl_reward = 0.1", f"set {A}.kl_loss instead")
+        for name in ("distill", "vrpo")
+    ),
+    (
+        {"name": "vrpo", "critic": {"correction": 0.5}},
+        "critic.correction = 0.5",
+        f"set {A}.critic.gradient to sampled",
+    ),
     *(
         ({"name": name} | setting, f"{field} = {value}: has no effect in {name}", words)
         for name in PREFERENCES
@@ -447,7 +455,8 @@ def test_every_algorithm_accepts_its_options(model, teacher, name):
     algorithm |= {"teacher": {"adapter": teacher}}
     algorithm |= PREFERENCES.get(name, {})
     if name not in ("rft", "distill", *PREFERENCES):
-        algorithm |= {"kl_reward": 0.1, "kl_opponents": True, "top_advantage_fraction": 0.75}
+        algorithm |= {"top_advantage_fraction": 0.75}
+        algorithm |= {} if name == "vrpo" else {"kl_reward": 0.1, "kl_opponents": True}
     if name == "kto" or name not in ("rft", "reinforce", "a2c", *PREFERENCES):
         algorithm |= {"old_logprobs": "engine"}
     learner = make_learner(model, algorithm=algorithm, epochs=2, ema=0.9, max_kl=10.0)

@@ -17,6 +17,7 @@ WEIGHT, BONUS = 0.5, 0.3
 OUTCOMES = np.array([1.0, -1.0, 0.5, 0.25])
 TURNS = np.array([1, 2, 3, 4])  # of the trained seat
 WORTH = WEIGHT * OUTCOMES + BONUS / TURNS  # mean reward per turn
+CORRECTED = {"sees": "seat", "gradient": "sampled", "correction": 1.0, "learning_rate": 1e-12}
 PLAIN_CRITIC = {"gamma": 1.0, "gae_lambda": 1.0, "normalize": "none"}  # values start at 0
 
 
@@ -62,10 +63,7 @@ CASES: list[tuple[dict[str, Any], Any]] = [  # algorithm, and its advantages com
     ({"name": "ppo", "critic": None, "normalize": "none"}, turn_rewards),
     ({"name": "ppo", "critic": PLAIN_CRITIC}, turn_rewards),
     ({"name": "a2c", "critic": PLAIN_CRITIC}, turn_rewards),
-    (
-        {"name": "vrpo", "critic": {"sees": "seat", "correction": 1.0, "learning_rate": 1e-12}},
-        turn_rewards,
-    ),
+    ({"name": "vrpo", "critic": CORRECTED}, turn_rewards),
     ({"name": "rft"}, lambda: np.eye(len(turn_rewards()))[0]),  # the first of equal turns
     ({"name": "distill"}, lambda: np.zeros(len(turn_rewards()))),  # rewards are ignored
     *(

@@ -135,7 +135,7 @@ class ActionCriticConfig(Section):
     gradient: Literal["all", "sampled"] = "all"
     """policy gradient: over all legal moves, or of the sampled move"""
     correction: Share = 0.0
-    """weight of later errors of the critic in a sampled move's advantage; 1: unbiased, noisy"""
+    """sampled: weight of the critic's later errors in a move's advantage; 1: unbiased, noisy"""
     replay: PositiveInt = 20_000
     """legal moves that the critic remembers, each once by state"""
     steps: PositiveInt = 40
@@ -144,6 +144,15 @@ class ActionCriticConfig(Section):
     """moves per step of the critic"""
     learning_rate: PositiveFloat = 3.0e-3
     """learning rate of the critic"""
+
+    @model_validator(mode="after")
+    def _corrects_sampled_moves(self) -> Self:
+        if self.gradient == "all" and self.correction:
+            raise ValueError(
+                f"correction = {self.correction}: needs sampled moves; set "
+                "learner.algorithm.critic.gradient to sampled"
+            )
+        return self
 
 
 class PPOConfig(SurrogateConfig):
@@ -180,6 +189,12 @@ class VRPOConfig(SurrogateConfig):
     @property
     def moves_needed(self) -> MovesKept:
         return "state" if self.critic.sees == "state" else "legal"
+
+    @model_validator(mode="after")
+    def _critic_remembers_rewards(self) -> Self:
+        remedy = "set learner.algorithm.kl_loss instead"
+        self.refuse("kl_reward", f"the critic of vrpo would remember it of past policies; {remedy}")
+        return self
 
     @model_validator(mode="after")
     def _all_moves_have_no_trajectory(self) -> Self:

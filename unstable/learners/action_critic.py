@@ -70,16 +70,18 @@ class ActionCritic:
         examples_P, answers = experience.draw(points_S, rng)
         asked = [experience.answers.found[index].tokens for index in answers]
         logprobs = scorer.logprobs([*asked, *(batch.token_samples[i] for i in unlisted)])
-        shares_M = experience.score(answers, logprobs[: len(asked)])
+        likely_M, shares_M = experience.score(answers, logprobs[: len(asked)])
+        self.metrics = {}
         self.model.learns = learns
         self.model.take(experience.pairs.found)
-        self.metrics = {}
+        model_PK = self.model.values()
+        before_PK = experience.values(experience.counted(), shares_M, model_PK)
         if learns:
             experience.count(turns, points_S)
         counted = experience.counted()
         if learns and len(counted.pairs_R):  # else no answer was a listed move
-            self._learn(experience, counted, shares_M)
-        values_PK = experience.values(counted, shares_M, self.model.values())
+            model_PK = self._learn(experience, counted, shares_M, model_PK)
+        values_PK = experience.values(counted, shares_M, model_PK)
         means_PK = experience.means(shares_M, values_PK)
         if learns:
             self._experience = experience.newest(config.replay, means_PK)
@@ -89,23 +91,14 @@ class ActionCritic:
         played_S = experience.answers_M[chosen_S]
         self.metrics |= _information(experience, points_S, shares_M)
         self.metrics |= _mismatch(batch, turns, played_S, experience.logprobs)
-        means_SK = means_PK[points_S]
-        moves_SK = values_PK[experience.pairs_M[chosen_S]]
-        advantages_S, corrections_S = self._of_turns(turns, means_SK, moves_SK)
+        pairs_S, means_SK = experience.pairs_M[chosen_S], means_PK[points_S]
+        advantages_S = self._of_turns(turns, means_SK, values_PK[pairs_S], before_PK[pairs_S])
         if config.gradient == "sampled":
             return Estimate(advantages_S)
-        corrections_A: Floats | None = None
-        if config.correction:
-            likely_A = probabilities(experience.logprobs)
-            each_S = np.where(turns.listed_S, corrections_S / likely_A[played_S], 0.0)
-            corrections_A = np.bincount(played_S, each_S, len(experience.logprobs)).astype(float)
         visits_P: Floats = np.bincount(points_S, minlength=len(experience.starts_P)).astype(float)
-        # Corrections belong to this update's turns; without learning, the counts lack these turns.
-        if learns and not config.correction:
-            visits_P = experience.visits(counted, shares_M, points_S[turns.firsts])
-        moves = MovesVisited.of(
-            experience, examples_P, visits_P, values_PK, shares_M, corrections_A
-        )
+        if learns:  # else the counts lack these turns
+            visits_P = experience.visits(counted, likely_M, points_S[turns.firsts])
+        moves = MovesVisited.of(experience, examples_P, visits_P, values_PK, shares_M)
         own, counts_U = logprobs[len(asked) :], np.ones(len(unlisted))
         if cap is not None:
             behavior = [batch.behavior_logprobs[index] for index in unlisted]
@@ -113,39 +106,45 @@ class ActionCritic:
         examples = moves.examples(
             batch, unlisted, advantages_S[unlisted], weights_S[unlisted], counts_U
         )
-        logprobs = [*moves.logprobs, *own]
-        return Estimate(advantages_S, examples=examples, logprobs=logprobs)
+        return Estimate(advantages_S, examples=examples, logprobs=[*moves.logprobs, *own])
 
     def _of_turns(
-        self, turns: Transitions, means_SK: Floats, moves_SK: Floats
-    ) -> tuple[Floats, Floats]:
-        """Advantages [S] of the answers, and the part [S] that corrects the critic's errors.
+        self, turns: Transitions, means_SK: Floats, moves_SK: Floats, before_SK: Floats
+    ) -> Floats:
+        """Compute the advantages [S] of the answers.
 
-        `means_SK` are the values of the turns' states, `moves_SK` those of their listed moves.
+        `means_SK` are the values of the turns' states, `moves_SK` those of their listed moves, and
+        `before_SK` the latter before the critic saw these turns.
         """
         listed_S1, targets_SK = turns.listed_S[:, None], turns.targets(means_SK)
         played_SK = np.where(listed_S1, moves_SK, targets_SK)
         of_seat = np.arange(len(means_SK)), turns.seats_S
         values_S, played_S = means_SK[of_seat], played_SK[of_seat]
         self.metrics["learn/value_mean"] = float(values_S.mean())
-        errors_S = targets_SK[of_seat] - played_S
+        before_S, errors_S = before_SK[of_seat], (targets_SK - before_SK)[of_seat]
         listed = turns.listed_S
         self.metrics["learn/explained_variance"] = (
-            explained_variance(played_S[listed], errors_S[listed]) if listed.any() else None
+            explained_variance(before_S[listed], errors_S[listed]) if listed.any() else None
         )
         # Answers that are not listed are no part of the values before them: all is an error.
         errors_SK = targets_SK - np.where(listed_S1, played_SK, means_SK)
         rest_SK = turns.sums_to_end(errors_SK) - np.where(listed_S1, 0.0, errors_SK)
-        corrections_S = self.config.correction * rest_SK[of_seat]
-        return played_S - values_S + corrections_S, corrections_S
+        advantages_S: Floats = played_S - values_S + self.config.correction * rest_SK[of_seat]
+        return advantages_S
 
-    def _learn(self, experience: Experience, counted: Outcomes, shares_M: Floats) -> None:
-        """Step the model on pairs that are drawn by the root of how often they were played."""
+    def _learn(
+        self, experience: Experience, counted: Outcomes, shares_M: Floats, model_PK: Floats
+    ) -> Floats:
+        """Step the model on pairs that are drawn by the root of how often they were played.
+
+        `model_PK` are its values before; returns those after.
+        """
         rng = np.random.default_rng(derive_seed(self._seed, "critic", self._updates))
         config, losses = self.config, list[float]()
         for step in range(config.steps):
             if step % -(-config.steps // _TARGETS) == 0:
-                values_PK = experience.values(counted, shares_M, self.model.values())
+                model_PK = self.model.values() if step else model_PK
+                values_PK = experience.values(counted, shares_M, model_PK)
                 sums_PK, counts_PK = experience.targets(counted, shares_M, values_PK)
                 known_PK = counts_PK > 0
                 targets_PK = sums_PK / np.where(known_PK, counts_PK, 1.0)
@@ -158,6 +157,7 @@ class ActionCritic:
             self._optimizer.step()
             increment_version(self.model.parameters)  # a fused step does not; see PolicyOptimizer
         self.metrics["learn/value_loss"] = float(np.mean(losses)) / 2
+        return self.model.values()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that a checkpoint saves."""

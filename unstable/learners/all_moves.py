@@ -14,7 +14,9 @@ _NEVER = 1e-30  # visits of a state without any, so that no mean divides by 0
 _LEAST_VISITS = 1e-3
 """Minimum visits per update of a prompt."""
 _LEAST_PROBABILITY = 0.2
-"""Minimum probability with which a move of positive advantage counts."""
+"""Minimum probability with which the advantage of a move counts, if it is positive."""
+_RAREST = 1e-20
+"""Minimum probability of a move, so that raised advantages are finite."""
 
 
 def probabilities(logprobs: Iterable[Tensor]) -> Floats:
@@ -25,15 +27,14 @@ def probabilities(logprobs: Iterable[Tensor]) -> Floats:
 class MovesVisited(NamedTuple):
     """The legal moves [L] of each prompt, without duplicates.
 
-    Equal prompts have the gradient of the sum over their turns, but for raised probabilities.
+    Equal prompts have the gradient of the sum over their turns, but for raised advantages.
     """
 
     samples: list[TokenSample]
     roles: list[Role]
     logprobs: list[Tensor]  # by token
-    shares_L: Floats  # visits of the prompt, or their roots with the same sum, times probability
-    counts_L: Floats  # the same with raised probabilities
-    advantages_L: Floats  # mean over the states behind the prompt
+    counts_L: Floats  # visits of the prompt, or their roots with the same sum, times probability
+    advantages_L: Floats  # mean over the states behind the prompt, raised
 
     @classmethod
     def of(
@@ -43,37 +44,30 @@ class MovesVisited(NamedTuple):
         visits_P: Floats,
         values_PK: Floats,
         shares_M: Floats,
-        corrections_A: Floats | None,
     ) -> Self:
         """Average the advantages Q - V of a prompt's moves over the states behind the prompt.
 
         States count by their visits, and a prompt by the root of its visits: between the gradient
         of the mean reward, by visits, and a step of mirror descent, equal at all prompts. A move
-        counts by its probability, or by `_LEAST_PROBABILITY` if that is larger and its advantage is
-        positive: a softmax gradient vanishes with the probability, so that self-play would stop at
-        a policy against which a best response still gains. With sums of corrections by answer,
-        which belong to this update's turns, a prompt counts by its visits, a move by its
-        probability, and only prompts with visits are examples.
+        counts by its probability; below `_LEAST_PROBABILITY` a positive advantage is raised as if
+        the move had this probability: a softmax gradient vanishes with the probability, so that
+        self-play would stop at a policy against which a best response still gains.
         """
         owners_M, answers_M = experience.owners_M, experience.answers_M
         seats_M = experience.seats_P[owners_M]
         means_PK = experience.means(shares_M, values_PK)
         advantages_M = values_PK[experience.pairs_M, seats_M] - means_PK[owners_M, seats_M]
-        if corrections_A is not None:
-            examples_P = visits_P > 0
         weights_M = np.maximum(visits_P, _NEVER)[owners_M]
         chosen_L = np.unique(answers_M[examples_P[owners_M]])
         visits_L: Floats = np.bincount(answers_M, weights_M)[chosen_L].astype(np.float64)
         advantages_L = np.bincount(answers_M, weights_M * advantages_M)[chosen_L] / visits_L
         logprobs = [experience.logprobs[index] for index in chosen_L]
-        likely_L = raised_L = probabilities(logprobs)
-        if corrections_A is None:
-            visits_L = np.maximum(visits_L, _LEAST_VISITS)
-            roots_L = np.sqrt(visits_L)
-            visits_L = roots_L * visits_L.sum() / roots_L.sum()
-            raised_L = np.maximum(likely_L, _LEAST_PROBABILITY * (advantages_L > 0))
-        else:
-            advantages_L += corrections_A[chosen_L] / visits_L
+        likely_L = np.maximum(probabilities(logprobs), _RAREST)
+        visits_L = np.maximum(visits_L, _LEAST_VISITS)
+        roots_L = np.sqrt(visits_L)
+        visits_L = roots_L * visits_L.sum() / roots_L.sum()
+        raised_L = np.maximum(_LEAST_PROBABILITY / likely_L, 1.0)
+        advantages_L *= np.where(advantages_L > 0, raised_L, 1.0)
         seats_A = np.zeros(len(experience.logprobs), int)
         seats_A[answers_M] = seats_M
         found = [experience.answers.found[index] for index in chosen_L]
@@ -84,8 +78,7 @@ class MovesVisited(NamedTuple):
                 for each, seat in zip(found, seats_A[chosen_L].tolist(), strict=True)
             ],
             logprobs=logprobs,
-            shares_L=visits_L * likely_L,
-            counts_L=visits_L * raised_L,
+            counts_L=visits_L * likely_L,
             advantages_L=advantages_L,
         )
 
@@ -97,13 +90,12 @@ class MovesVisited(NamedTuple):
         weights_U: Floats,
         counts_U: Floats,
     ) -> Examples:
-        """Return every move as an example that counts by its visits and its raised probability.
+        """Return every move as an example that counts by its visits and its probability.
 
-        It is the gradient of the expectation over moves, except for raised ones; metrics are means
-        by the plain probability. Answers that are not listed, such as illegal ones, remain as
-        sampled, and count by importance weights. Without `behavior` log-probabilities, an
-        importance weight cancels the ratio of later steps, so that a move keeps its weight: a move
-        that has become unlikely does not lose its gradient.
+        It is the gradient of the expectation over moves, except for raised advantages. Answers that
+        are not listed, such as illegal ones, remain as sampled, and count by importance weights.
+        Without `behavior` log-probabilities, an importance weight cancels the ratio of later steps,
+        so that a move keeps its weight: a move that has become unlikely does not lose its gradient.
         """
         samples = [*self.samples, *(batch.token_samples[index] for index in unlisted)]
         counts_S = np.concatenate([self.counts_L, counts_U])
@@ -117,7 +109,6 @@ class MovesVisited(NamedTuple):
             advantages_S=np.concatenate([self.advantages_L, advantages_U]),
             weights_S=weights_S,
             counts_S=counts_S,
-            shares_S=np.concatenate([self.shares_L, counts_U]),
             enumerated_S=np.arange(len(samples)) < len(self.samples),
             chosen=np.flatnonzero(weights_S * counts_S > _NEVER),
             behavior=None,

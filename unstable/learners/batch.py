@@ -143,8 +143,7 @@ class Examples:
     sequences_S: Ints  # index of each sample's trajectory or pair
     advantages_S: Floats
     weights_S: Floats  # gradient weights
-    counts_S: Floats  # number of turns that each counts as in losses
-    shares_S: Floats  # number of turns that each counts as in means of metrics
+    counts_S: Floats  # number of turns that each counts as
     enumerated_S: Mask  # True: listed exhaustively, such as legal moves, not sampled
     chosen: Ints  # indices of the samples that optimizer steps use
     behavior: Sequence[Tensor] | None  # logprobs at sampling; None: not sampled
@@ -159,7 +158,6 @@ class Examples:
             advantages_S=advantages_S,
             weights_S=weights_S,
             counts_S=np.ones(len(weights_S)),
-            shares_S=np.ones(len(weights_S)),
             enumerated_S=np.zeros(len(weights_S), bool),
             chosen=chosen,
             behavior=batch.behavior_logprobs,
@@ -182,7 +180,6 @@ class Examples:
             advantages_S=np.array(advantages_S, np.float64),
             weights_S=np.ones(count),
             counts_S=np.ones(count),
-            shares_S=np.ones(count),
             enumerated_S=np.zeros(count, bool),
             chosen=np.arange(count),
             behavior=None,

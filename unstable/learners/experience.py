@@ -142,8 +142,11 @@ class Experience:
         scored_P = np.isin(prompts_P, [*new, *others])
         return examples_P, np.unique(self.answers_M[scored_P[self.owners_M]])
 
-    def score(self, answers: Ints, logprobs: Sequence[Tensor]) -> Floats:
-        """Keep the answers' log-probabilities; return the policy's shares [M] of legal moves."""
+    def score(self, answers: Ints, logprobs: Sequence[Tensor]) -> tuple[Floats, Floats]:
+        """Keep the answers' log-probabilities.
+
+        Returns the probabilities [M] of legal moves, and their shares [M] of each point's sum.
+        """
         self.logprobs += [logprobs[0]] * (len(self.answers.found) - len(self.logprobs))
         for answer, each in zip(answers.tolist(), logprobs, strict=True):
             self.logprobs[answer] = each
@@ -151,9 +154,9 @@ class Experience:
         sums_A = np.add.reduceat(torch.cat(self.logprobs).double().numpy(), [0, *ends_A[:-1]])
         logprobs_M = sums_A[self.answers_M]
         most_P = np.maximum.reduceat(logprobs_M, self.starts_P)
-        raised_M = np.exp(logprobs_M - most_P[self.owners_M])
-        shares_M: Floats = raised_M / np.add.reduceat(raised_M, self.starts_P)[self.owners_M]
-        return shares_M
+        ratios_M = np.exp(logprobs_M - most_P[self.owners_M])
+        shares_M: Floats = ratios_M / np.add.reduceat(ratios_M, self.starts_P)[self.owners_M]
+        return np.exp(logprobs_M), shares_M
 
     def counted(self) -> Outcomes:
         """Return what followed the pairs, for as many seats as the games have."""
@@ -215,13 +218,14 @@ class Experience:
         values_PK[:, :seats] = values_KP.T
         return values_PK
 
-    def visits(self, counted: Outcomes, shares_M: Floats, begin_G: Ints) -> Floats:
+    def visits(self, counted: Outcomes, likely_M: Floats, begin_G: Ints) -> Floats:
         """Expected visits of each point [points] in the G games of an update.
 
         `begin_G` is the point of each game's first turn; only its env matters. Games begin, and
-        moves lead to the next turn, as often as the counts say; the policy has the shares of its
-        last scores. Points that play rarely visits are followed from the start of the game, too, so
-        that the states behind a prompt have the weights that the policy gives them now.
+        moves and answers that are not listed lead to the next turn, as often as the counts say;
+        moves have the probabilities of their last scores. Points that play rarely visits are
+        followed from the start of the game, too, so that the states behind a prompt have the
+        weights that the policy gives them now.
         """
         visits: Floats = np.zeros(len(self._points))
         front: Floats = np.zeros(len(self._points))
@@ -243,7 +247,7 @@ class Experience:
             if front.sum() < _NONE:
                 break
             visits += front
-            played = np.bincount(self.pairs_M, front[self.owners_M] * shares_M, pairs)
+            played = np.bincount(self.pairs_M, front[self.owners_M] * likely_M, pairs)
             front = np.bincount(next_R, played[pairs_R] * shares_R, len(visits)).astype(float)
         return visits
 

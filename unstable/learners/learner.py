@@ -204,8 +204,8 @@ class PolicyLearner:
         self.micro_batches.ranks.sum_([total, *self.optimizer.own_gradients(), *columns.values()])
         learning_rate = self.optimizer.learning_rate
         stepped = self.optimizer.step(total)
-        shares_C = batch.examples.shares_S[chosen_C]
-        return StepReport(chosen_C, shares_C, *stepped, learning_rate, columns)
+        counts_C = batch.examples.counts_S[chosen_C]
+        return StepReport(chosen_C, counts_C, *stepped, learning_rate, columns)
 
     def _accumulate(self, batch: PreparedBatch, chosen_C: Ints) -> tuple[Columns, Tensor]:
         """Accumulate this rank's gradients of a step; returns its columns and share of the loss."""

@@ -25,7 +25,7 @@ class StepReport:
     """One optimizer step, token by token so that means are over tokens, never over means."""
 
     chosen_C: Ints  # batch indices of the samples in the columns, in order
-    shares_C: Floats  # number of turns that each counts as
+    counts_C: Floats  # number of turns that each counts as
     loss: float
     grad_norm: float  # before clipping
     refusal: str | None  # reason for skipping the step; None: it was made
@@ -144,9 +144,9 @@ def _counts(reports: Sequence[StepReport], name: str) -> Floats:
     """Return the number of turns that each figure of a column counts as."""
     return np.concatenate(
         [
-            each.shares_C
+            each.counts_C
             if name in each.columns.of_turns
-            else np.repeat(each.shares_C, each.columns.layout.sizes)
+            else np.repeat(each.counts_C, each.columns.layout.sizes)
             for each in reports
         ]
     )
@@ -162,7 +162,7 @@ def old_kl(batch: PreparedBatch, report: StepReport) -> float:
     assert first_N is not None
     first_C = first_N[batch.layout.rows(report.chosen_C)]
     kl_N = kl_estimates(report.columns[LOGPROBS], first_C).cpu().numpy()
-    return float(kl_N @ _counts([report], LOGPROBS) / report.shares_C.sum())
+    return float(kl_N @ _counts([report], LOGPROBS) / report.counts_C.sum())
 
 
 def is_far(batch: PreparedBatch, report: StepReport, limit: float | None) -> bool:

@@ -126,7 +126,6 @@ class Pairwise(Preferences):
             advantages_S=np.tile([1.0, -1.0], len(pairs)),
             weights_S=self.weights(batch)[indices],
             counts_S=np.ones(len(indices)),
-            shares_S=np.ones(len(indices)),
             enumerated_S=np.zeros(len(indices), bool),
             chosen=np.arange(len(indices)),
             behavior=[behavior[index] for index in indices],

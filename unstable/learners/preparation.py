@@ -213,7 +213,7 @@ class Preparation:
         layout = Layout(table.scored_S, self._scorer.device)
         weights_S, targets_S = examples.weights_S, estimate.targets_S
         if len(wanted):
-            examples = _scaled_by_mean_share(examples, table.scored_S, wanted)
+            examples = _scaled_by_mean_count(examples, table.scored_S, wanted)
         reference_N, aims = self._others.columns(samples, wanted, reading, layout)
         return PreparedBatch(
             examples=examples,
@@ -317,27 +317,24 @@ def minibatch_atoms(examples: Examples, algorithm: Algorithm) -> list[Ints]:
     share = algorithm.config.top_advantage_fraction
     if share == 1:
         return atoms
-    return top_advantage_atoms(atoms, advantages_S, examples.shares_S, share)
+    return top_advantage_atoms(atoms, advantages_S, examples.counts_S, share)
 
 
-def _scaled_by_mean_share(examples: Examples, lengths_S: Ints, wanted: Ints) -> Examples:
-    """Scale the counts by the mean share of the wanted examples' tokens.
-
-    Unlike counts, shares do not jump where an advantage changes its sign.
-    """
+def _scaled_by_mean_count(examples: Examples, lengths_S: Ints, wanted: Ints) -> Examples:
+    """Scale the counts so that their mean over the wanted examples' tokens is 1."""
     lengths = lengths_S[wanted]
-    mean = (examples.shares_S[wanted] * lengths).sum() / lengths.sum()
+    mean = (examples.counts_S[wanted] * lengths).sum() / lengths.sum()
     return replace(examples, counts_S=examples.counts_S / mean)
 
 
 def top_advantage_atoms(
-    atoms: Sequence[Ints], advantages_S: Floats, shares_S: Floats, share: float
+    atoms: Sequence[Ints], advantages_S: Floats, counts_S: Floats, share: float
 ) -> list[Ints]:
     """Keep the `share` of the atoms, rounded up, with the largest mean |advantage|, in their order.
 
     Among equal ones the first are kept.
     """
-    weights_S = shares_S + np.finfo(float).tiny  # those of an atom may all be 0
+    weights_S = counts_S + np.finfo(float).tiny  # those of an atom may all be 0
     sizes = [np.average(np.abs(advantages_S[atom]), weights=weights_S[atom]) for atom in atoms]
     kept = np.argsort(-np.array(sizes), kind="stable")[: math.ceil(share * len(atoms))]
     return [atoms[index] for index in sorted(kept)]
