@@ -12,6 +12,7 @@ from tests.helpers.collector import Scripted, collector, played, specs
 from tests.helpers.models import random_adapter, tiny_model
 from tests.helpers.rows import every_row
 from unstable.collectors.players.programs import RandomPlayer
+from unstable.commands.evaluate import play_evaluation
 from unstable.models.adapters import read_adapter, write_adapter
 from unstable.types import (
     Adapter,
@@ -299,3 +300,19 @@ async def test_version_in_use_by_a_turn_is_not_unloaded():
 
 def adapter_of(version: int) -> Adapter:
     return Adapter(name=PlayerId.policy(version).name, weights=b"", config={})
+
+
+async def test_evaluation_of_which_games_may_fail_has_the_others() -> None:
+    """The bot fails when the total is 5."""
+    actors: list[Any] = [collector(Scripted())]
+    specs_of = specs(12, ("main@0", "bot")) + [
+        replace(each, game_id=12 + each.game_id) for each in specs(3, ("main@0", "main@0"))
+    ]
+    with pytest.raises(RuntimeError, match="of 15 games failed; first error: .*out of"):
+        await play_evaluation(actors, specs_of)
+    found = await play_evaluation(actors, specs_of, may_fail=True)
+    assert {12, 13, 14} <= {each.spec.game_id for each in found}
+    assert len(found) < 15
+    with pytest.raises(RuntimeError, match="games failed"):
+        lost = [each for each in specs_of if each.game_id not in {f.spec.game_id for f in found}]
+        await play_evaluation(actors, lost, may_fail=True)

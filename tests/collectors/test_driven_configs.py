@@ -12,6 +12,8 @@ ROWS: list[tuple[dict[str, Any], str]] = [
     ({}, "games.0.env = 'driver', but listen.port = 0"),
     ({"listen.port": 1, "listen.token_env": "NO_SUCH_VARIABLE"}, "not set; export the"),
     ({"listen.port": 1, "sampling.moves": "legal"}, "sampling.moves = legal: unsupported"),
+    ({"listen.port": 1, "actors.policy_refresh": "turn"}, "policy_refresh = turn: unsupported"),
+    ({"listen.port": 1, "eval": {"every": 1, "votes": 3}}, "eval.votes = 3: unsupported by g"),
     ({"listen.port": 1, "openings.share": 0.5}, "openings.share = 0.5: unsupported by g"),
     ({"listen.port": 1, "games.0.legal_moves": "a:b"}, "games.0.legal_moves = 'a:b': a game"),
     ({"games.0.env": "driver:no_such_module:X"}, "cannot import no_such_module"),

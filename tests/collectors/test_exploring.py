@@ -110,6 +110,13 @@ async def test_branches_start_with_chosen_answers(rule: str, isolated: bool) -> 
             assert turn.player == PlayerId.policy(0)
 
 
+def test_games_of_players_that_copy_them_are_never_isolated_later() -> None:
+    opponents = {"fixed": [{"kind": "mcts", "name": "searching"}]}
+    playing = collector(Scripted(), opponents=opponents)
+    playing.play_isolated("count")
+    assert not playing._isolated
+
+
 async def test_branches_share_answer_when_few_are_distinct() -> None:
     class Sure(Judging):
         async def generate(self, request: SamplingRequest) -> Any:

@@ -192,6 +192,34 @@ async def test_branches_share_history_and_differ_after_fork(fork: str) -> None:
     assert differ > 10
 
 
+class Counting:
+    """Plays by the number of its own turns."""
+
+    def __init__(self) -> None:
+        self.turns = 0
+
+    def __call__(self, observation: str) -> str:
+        self.turns += 1
+        return f"[{1 + self.turns % 3}]"
+
+
+async def test_opponents_of_branches_remember_shared_turns() -> None:
+    bot = {"kind": "python", "target": f"{__name__}:Counting", "name": "bot"}
+    branched = {"groups": {"size": 3, "by": "branch"}, "opponents": {"fixed": [bot]}}
+    playing, late = collector(Scripted(), 4, **branched), 0
+    games = [
+        replace(each, seats=(each.seats[0], replace(each.seats[1], player=PlayerId("bot"))))
+        for each in branching(20, 3)
+    ]
+    async for result in playing.play(games):
+        assert isinstance(result, GameResult)
+        for each in result.games:
+            said = [turn.answer.action for turn in each.turns if turn.seat == 1]
+            assert said == [f"[{1 + turn % 3}]" for turn in range(1, 1 + len(said))]
+            late += each.fork > 1
+    assert late > 3
+
+
 async def test_branches_share_env_randomness() -> None:
     """Numbers that the env draws during play are equal in all branches after equal actions."""
     engine = collector(Scripted(), 4, groups={"size": 4, "by": "branch"})

@@ -14,10 +14,11 @@ from tests.helpers.records import game_record
 from tests.helpers.rows import every_row
 from unstable.collectors.play import play_game
 from unstable.collectors.players.model import ModelPlayer, sample_answer
-from unstable.config import ConfigError, GameConfig, InvalidMovesConfig, ThoughtsConfig
+from unstable.config import ConfigError, GameConfig, InvalidMovesConfig, ThoughtsConfig, parse
 from unstable.engines.base import SamplingRequest
 from unstable.engines.embedded.engine import EmbeddedEngine
 from unstable.games.game import Game
+from unstable.games.services import prompts_of
 from unstable.prompts import STYLES, PromptBuilder
 from unstable.records.games import read_game
 from unstable.rewards.terms import Rewards
@@ -194,6 +195,28 @@ async def test_seat_sees_only_its_own_earlier_thoughts():
         seen = {letter for letter in "abcde" if f"secret {letter}" in shown}
         assert seen == {a for n, a in enumerate("abcde") if n < index and (n - index) % 2 == 0}
         assert "secret" not in result.turns[index].answer.observation
+
+
+def test_thoughts_are_dropped_before_a_prompt_is_too_long():
+    game = Game(FREE, 11)
+    said = [f"<think>{letter * 150}</think>\\boxed{{[1]}}" for letter in "ab"]
+    observation = replace(game.observe(), answers=tuple(said))
+    bare = len(prompts(False, keep=1).build(observation).ids)
+    cut = [prompts(False, bare + room, keep=400).build(observation) for room in (400, 250, 20)]
+    shown = [TOKENIZER.decode(each.ids) for each in cut]
+    assert [["aaa" in each, "bbb" in each] for each in shown] == [
+        [True, True],
+        [False, True],
+        [False, False],
+    ]
+    assert [each.cut_tokens for each in cut] == [0, 151, 302]
+
+
+def test_play_needs_room_after_a_closed_thought():
+    sampling = {"max_tokens": 20, "thoughts": {"budget": BUDGET, "ending": "Enough."}}
+    config = parse({"sampling": sampling, "games": [{"env": "TicTacToe-v0", "prompt": "think"}]})
+    with pytest.raises(ConfigError, match="set sampling.max_tokens to more than 27"):
+        prompts_of(config, config.games[0], tiny_tokenizer())
 
 
 def test_prompts_with_earlier_thoughts_are_reproducible():

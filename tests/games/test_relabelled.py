@@ -36,6 +36,13 @@ def tree(env: str, seed: int | None = None) -> Tree:
     return grow(game(env, seed))
 
 
+def test_players_keep_their_numbers() -> None:
+    names = environment_class("3:TicTacToe-v0").names
+    assert names.text("Player 1 placed an X in cell 1") == (
+        f"Player 1 placed an {names.new['X']} in cell {names.new['1']}"
+    )
+
+
 @EACH
 def test_uniform_play_is_as_exploitable(env: str) -> None:
     own, other = tree(env), tree(env, 3)

@@ -346,6 +346,18 @@ def test_rollback_needs_an_evaluation_and_runs_at_the_next_update() -> None:
     assert watch.needed == frozenset()
 
 
+def test_best_version_is_compared_in_common_opponents() -> None:
+    watch = guard()
+    found = []
+    for version, shares in enumerate(
+        [{"a": 0.9, "b": 0.4}, {"a": 0.8}, {"a": 0.95, "b": 0.3, "c": 0.9}, {"d": 0.1}]
+    ):
+        watch.score([score(version, share, opponent=o) for o, share in shares.items()])
+        found.append(watch.best)
+    assert found == [0, 0, 0, 3]
+    assert watch.needed == {3}, "a resumed run may roll back"
+
+
 def test_best_version_has_the_highest_mean_lower_bound() -> None:
     watch = guard(action=["rollback"])
     even = [score(2, 0.7, opponent="random"), score(2, 0.7, opponent="base")]
@@ -353,9 +365,9 @@ def test_best_version_has_the_highest_mean_lower_bound() -> None:
         watch.score([score(version, p, opponent=o) for p, o in zip(pair, "ab", strict=True)])
     assert (watch.best, watch.needed) == (2, {2})
     half = math.hypot(0.7 - even[0].low, 0.7 - even[1].low) / 2
-    assert mean_low(even) == pytest.approx(0.7 - half)
+    assert mean_low([(0.7, each.low) for each in even]) == pytest.approx(0.7 - half)
     few = score(4, 0.75, games=8)
-    assert mean_low([few]) == pytest.approx(few.low)
+    assert mean_low([(0.75, few.low)]) == pytest.approx(few.low)
     watch.score([few, score(4, 0.75, games=8, opponent="b")])
     assert watch.best == 2, "higher, but of few games"
     watch.score([make_score(5, score=0.95, temperature=0.0)])

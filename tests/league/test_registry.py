@@ -170,6 +170,19 @@ def test_state_round_trips_through_json() -> None:
     assert rating(other, "random")[0] == 25
 
 
+def test_resumed_registry_keeps_its_anchor() -> None:
+    made = registry()
+    made.record([game(("main@0", "random"), (1.0, -1.0))])
+    other = Registry([EXPERT, RANDOM], anchor=EXPERT, pool_size=2)
+    other.restore(made.state())
+    for each in (made, other):
+        each.record([game(("main@0", "expert"), (-1.0, 1.0))])
+    assert {each.name: rating(other, each.name) for each in (RANDOM, EXPERT)} == {
+        each.name: rating(made, each.name) for each in (RANDOM, EXPERT)
+    }
+    assert rating(other, "random")[0] == 25 < rating(other, "expert")[0]
+
+
 def drawn(game_id: int = 0, players: tuple[str, ...] = ("main@0",) * 2, **spec: Any) -> GameResult:
     return game(players, (0.0,) * len(players), game_id=game_id, **spec)
 

@@ -11,11 +11,13 @@ from unstable.config import load
 from unstable.records.files import write_lines
 from unstable.records.folder import RunFolder
 from unstable.report.charts import MOST_SERIES
+from unstable.report.comparison import _is_same
 from unstable.report.run import Row, Run
 from unstable.report.sections import sections
 from unstable.report.settings import config_tables
 from unstable.report.survey import Met, survey
 from unstable.types import GameResult
+from unstable.types.metrics import part
 
 TEAMS = ((0, 2), (1, 3))
 
@@ -149,3 +151,13 @@ def test_comparison_counts_curves_not_shown(tmp_path: Path) -> None:
     assert len(charts(MOST_SERIES)) == len(charts(MOST_SERIES + 3)) == MOST_SERIES
     assert not any("not shown" in chart["caption"] for chart in charts(MOST_SERIES))
     assert all(chart["caption"].endswith(left_out) for chart in charts(MOST_SERIES + 3))
+
+
+def test_bases_of_two_models_are_two_opponents(tmp_path: Path) -> None:
+    first, other = (
+        make_run(tmp_path / name, name, changes={"model.name": name, "model.dtype": "float32"})
+        for name in ("tiny", "tiny_cards")
+    )
+    env = part(first.config.games[0].key)
+    assert _is_same(first, other, env, "random")
+    assert _is_same(first, first, env, "base") and not _is_same(first, other, env, "base")

@@ -18,7 +18,7 @@ from unstable.cli import run
 from unstable.config import ConfigError
 from unstable.league.fit import Ranking
 from unstable.studies.ratings import rated, ratings
-from unstable.studies.tournament.entrants import Entrant, check_runs
+from unstable.studies.tournament.entrants import Entrant, check_runs, with_entrants
 from unstable.studies.tournament.report import headline
 from unstable.studies.tournament.results import lines
 from unstable.studies.tournament.tournament import TournamentOptions, resume, tournament
@@ -208,6 +208,21 @@ def test_joint_policy_correlation_needs_one_version_per_run(others: list[str]) -
     check_runs([entrant("random"), entrant("expert")])
     with pytest.raises(ConfigError, match="^--jpc: needs one version each of several runs"):
         check_runs([entrant("one@1"), *map(entrant, others)])
+
+
+def test_adapters_of_equal_folder_names_have_paths_as_names(tmp_path: Path) -> None:
+    config = served_config()
+    words = []
+    for name in ("one", "two@home"):
+        make_run(tmp_path / name, config, [1])
+        shutil.copytree(tmp_path / name / "checkpoints/000001", tmp_path / f"{name}-sft/adapter")
+        words.append(str(tmp_path / f"{name}-sft/adapter"))
+    _, found = with_entrants(config, [*words, f"{tmp_path}/two@home@1"])
+    assert [each.player for each in found] == [
+        "checkpoint:one-sft/adapter",
+        "checkpoint:two_home-sft/adapter",
+        "two_home:1",
+    ]
 
 
 def test_correlation_rows_are_first_seats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -253,8 +253,9 @@ class Collector:
             return await play_game(spec, game, players, seed, shared, first, trusted=trusted)
 
     def play_isolated(self, env: str) -> None:
-        """Play the games of an env in separate processes from now on."""
-        self._isolated.add(env)
+        """Play the games of an env in separate processes from now on, if the opponents allow it."""
+        if not any(player_class(each).copies for each in self._opponents.values()):
+            self._isolated.add(env)
 
     async def close(self) -> None:
         """End the games' processes and drivers; no game may be in flight."""

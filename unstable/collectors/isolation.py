@@ -182,6 +182,10 @@ class _Ticking:
     connection: _Connection
     player: Player
 
+    @property
+    def per_game(self) -> bool:
+        return bool(getattr(self.player, "per_game", False))
+
     async def act(self, observation: Observation, game: Position, seed: int) -> Answer:
         self.connection.send("turn")
         return await self.player.act(observation, game, seed)

@@ -232,15 +232,18 @@ async def play_game(
     """Play `spec` with one player per seat; propagates all exceptions of the env and the players.
 
     Raises `TimeoutError` for a game that exceeds its timeout, not counting local models' time. With
-    `shared`, the game first replays those turns of another game of the same seed, and `first` is
-    the answer after them. A player that leaves (`LeftError`) ends the game, which counts as
-    truncated. `trusted` is passed to `Game`. `told` is called after each turn that is played here.
+    `shared`, the game first replays those turns of another game of the same seed, also with players
+    that may remember them (`per_game`), and `first` is the answer after them. A player that leaves
+    (`LeftError`) ends the game, which counts as truncated. `trusted` is passed to `Game`. `told` is
+    called after each turn that is played here.
     """
     began, modelling = perf_counter(), 0.0
     game = Game(config, spec.seed, trusted=trusted)
     stakes, turns = game.stakes, list[Turn]()
     for turn in shared:
-        game.observe()
+        observation, player = game.observe(), players[turn.seat]
+        if getattr(player, "per_game", False):
+            await player.act(observation, game, turn_seed(run_seed, spec, turn.seat, len(turns)))
         game.step(turn.answer.action)
         turns.append(turn)
     while not game.done:

@@ -246,6 +246,9 @@ def check_driven(config: RunConfig) -> None:
         "groups.by = branch": config.groups.by == "branch",
         f"sampling.moves = {config.moves_kept}": config.moves_kept != "none",
         "eval.constrained = true": config.eval.every > 0 and config.eval.constrained,
+        "actors.policy_refresh = turn": config.actors.policy_refresh == "turn",
+        f"eval.votes = {config.eval.votes}": config.eval.every > 0 and config.eval.votes > 1,
+        "eval.best_of": config.eval.every > 0 and config.eval.best_of.answers > 1,
     }
     for what, asked in needs_env.items():
         if asked:

@@ -25,6 +25,7 @@ class MCTSPlayer(OpponentPlayer):
     """A player that searches the game's own states; its games depend on their seeds alone."""
 
     mixes = True
+    copies = True
 
     def __init__(self, simulations: int) -> None:
         self._simulations = simulations

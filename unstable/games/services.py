@@ -99,7 +99,15 @@ def prompts_of(config: RunConfig, game: GameConfig, tokenizer: Any) -> PromptBui
     """Return the builder of a game's prompts in play."""
     limit = config.sampling.max_prompt_tokens
     template, thoughts = config.model.template_arguments, config.sampling.thoughts
-    return PromptBuilder(tokenizer, prompt_style(game), template, limit, thoughts)
+    builder = PromptBuilder(tokenizer, prompt_style(game), template, limit, thoughts)
+    needed = (thoughts.budget or 0) + len(builder.encode_ending())
+    if thoughts.budget is not None and needed >= config.sampling.max_tokens:
+        raise ConfigError(
+            f"sampling.thoughts.budget = {thoughts.budget}: no token left for the action after "
+            f"{needed - thoughts.budget} tokens that end the thought; set sampling.max_tokens to "
+            f"more than {needed}"
+        )
+    return builder
 
 
 def compact(config: GameConfig, env: Environment) -> Compact | None:

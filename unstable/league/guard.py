@@ -37,6 +37,7 @@ class Best(NamedTuple):
 
     version: int
     low: float
+    scores: dict[str, tuple[float, float]] = {}  # by metric name: score, its lower bound
 
 
 class GuardState(BaseModel):
@@ -70,10 +71,8 @@ class Guard:
 
     @property
     def needed(self) -> frozenset[int]:
-        """Versions whose whole checkpoint must be kept for a rollback."""
-        if self.best is None or "rollback" not in self._config.action:
-            return frozenset()
-        return frozenset([self.best])
+        """Versions whose whole checkpoint is kept for a rollback, now or after a resume."""
+        return frozenset() if self.best is None else frozenset([self.best])
 
     def count(self, games: PlayTally) -> None:
         """Add the tally of finished training games; does nothing if `guard.action` is empty."""
@@ -102,15 +101,19 @@ class Guard:
     def score(self, scores: Sequence[EvalScore]) -> list[Alarm]:
         """Check an evaluation's scores at its first temperature; returns new alarms.
 
-        Scores against the past are left out, since the past grows stronger with the versions.
+        Scores against the past are left out, since the past grows stronger with the versions. The
+        best version is compared against common opponents; without any it is replaced.
         """
         scores = [s for s in scores if s.temperature == self._temperature and s.opponent != PAST]
         if not scores:
             return []
         version = scores[0].version
-        low = mean_low(scores)
-        if self._best is None or low >= self._best.low:
-            self._best = Best(version, low)
+        found = {score.key.name("score"): (score.score, score.low) for score in scores}
+        before = {} if self._best is None else self._best.scores
+        both = sorted(found.keys() & before.keys())
+        own, best = ([scores[name] for name in both] for scores in (found, before))
+        if not both or mean_low(own) >= mean_low(best):
+            self._best = Best(version, mean_low([*found.values()]), found)
         if not self._config.action:
             return []
         alarms = []
@@ -192,8 +195,7 @@ class Guard:
         self._games.add(state.games)
 
 
-def mean_low(scores: Sequence[EvalScore]) -> float:
-    """Return the lower end of the 95 % interval of the mean of independent scores."""
-    count = len(scores)
-    half = math.sqrt(sum((score.score - score.low) ** 2 for score in scores))
-    return (sum(score.score for score in scores) - half) / count
+def mean_low(scores: Sequence[tuple[float, float]]) -> float:
+    """Return the lower end of the 95 % interval of the mean of independent (score, low)."""
+    half = math.sqrt(sum((score - low) ** 2 for score, low in scores))
+    return (sum(score for score, _ in scores) - half) / len(scores)

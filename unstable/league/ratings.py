@@ -52,6 +52,8 @@ class RegistryState(BaseModel):
     """Probability of each past version, by policy; empty if all are equally likely."""
     payoffs: dict[str, tuple[float, float]]
     """Wins of newer versions against a past version of their policy, and games, both decayed."""
+    anchor: str | None = ""
+    """Player with a pinned rating; empty: of an earlier release, the registry's own."""
 
     @model_validator(mode="after")
     def _each_has_a_probability(self) -> Self:
@@ -82,9 +84,8 @@ class Registry:
         self._skills: dict[str, Skill] = {}  # by name, in the order of registration
         for player in (BASE, *fixed):
             self.know(player)
-        self._pinned = None if anchor is None else anchor.name
-        if anchor is not None:
-            self._skills[anchor.name] = ENVIRONMENT.mu, ANCHOR_SIGMA
+        self._pinned: str | None = None
+        self.pin(None if anchor is None else anchor.name)
         self._results: dict[PlayerId, Counter[str]] = {}
         self._draws: dict[str, tuple[int, int]] = {}
         self._equals: dict[str, tuple[int, int]] = {}
@@ -99,6 +100,14 @@ class Registry:
     def know(self, player: PlayerId) -> None:
         """Register a player that never changes, such as a person, unless it is registered."""
         self._skills.setdefault(player.name, (ENVIRONMENT.mu, ENVIRONMENT.sigma))
+
+    def pin(self, anchor: str | None) -> None:
+        """Fix the rating of the anchor alone, as before a resume with other opponents."""
+        if self._pinned is not None:
+            self._skills[self._pinned] = ENVIRONMENT.mu, ENVIRONMENT.sigma
+        self._pinned = anchor
+        if anchor is not None:
+            self._skills[anchor] = ENVIRONMENT.mu, ANCHOR_SIGMA
 
     def add(self, version: PlayerId, inherits_from: PlayerId | None = None) -> None:
         """Register a policy's new version, which games may name once it is announced.
@@ -274,10 +283,13 @@ class Registry:
             past={policy: [each.name for each in past] for policy, past in self._past.items()},
             probabilities=dict(self._probabilities),
             payoffs={player.name: each for player, each in self._payoffs.items()},
+            anchor=self._pinned,
         )
 
     def restore(self, state: RegistryState) -> None:
         """Continue from what `state` returned; each policy's newest version becomes current."""
+        if state.anchor != "":
+            self.pin(state.anchor)
         self._skills |= state.ratings
         self._results = {
             PlayerId.parse(name): Counter(counts) for name, counts in state.results.items()

@@ -327,8 +327,8 @@ async def retire_unused(context: Context) -> None:
     """Delete checkpoints that nothing needs, and retire versions on actors that no game names.
 
     Versions of unfinished games stay, since a restarted actor or a resumed run may play these games
-    again. The start, the best version and each `tracking.keep_every`-th version stay for
-    comparison.
+    again. The past opponents of each kept checkpoint stay for a resume from it; the start, the best
+    version and each `tracking.keep_every`-th version for comparison.
     """
     bests = [v for v in (context.guard.best, context.best_held_out) if v is not None]
     openers = map(context.player, context.config.openings.versions)
@@ -339,12 +339,14 @@ async def retire_unused(context: Context) -> None:
     named |= {player for spec in unfinished for player in spec.ensemble}
     kept = context.versions.judging | context.versions.kept | named
     playing |= kept & context.versions.published
-    compared = set(map(context.player, (0, *bests)))
+    checkpoints = context.config.tracking.keep_checkpoints
+    oldest = context.version - checkpoints - context.config.opponents.pool_size
+    compared = set(map(context.player, (0, *bests, *range(max(0, oldest), context.version))))
     if every := context.config.tracking.keep_every:
         versions = range(0, context.version + 1, every)
         compared |= set(map(context.player, versions))
     context.folder.prune(
-        context.config.tracking.keep_checkpoints,
+        checkpoints,
         adapters=playing | context.versions.published | compared,
         whole={*map(context.player, context.guard.needed), *judged},
         policy=context.policy,

@@ -70,11 +70,12 @@ class PromptBuilder:
         opening = self.template.render([{"role": "user", "content": "?"}])
         self.style = replace(style, tags=tags, opened=opening.rstrip().endswith(tags.open))
 
-    def build(self, observation: Observation) -> Prompt:
-        """Build a prompt, without the oldest events if it would be too long.
+    def build(self, observation: Observation, keep: int | None = None) -> Prompt:
+        """Build a prompt, without the oldest events, then thoughts, if it would be too long.
 
         Half of the room for events is cleared at once (see `cutting`). A game driver's chat is
-        never cut. Raises `ValueError` if the prompt is still too long.
+        never cut. Raises `ValueError` if the prompt is still too long. `keep` is the most tokens of
+        earlier thoughts, by default the config's.
         """
         if observation.chat:
             ids = self.template.encode(observation.chat, observation.tools)
@@ -87,7 +88,8 @@ class PromptBuilder:
         rules, text = observation.rules, self.style.render(observation)
         if observation.brief:  # the compact style
             rules = f"{observation.brief}\n"  # one token in a vocabulary of whole texts
-        thoughts, lost = self._earlier(observation) if self._thoughts.keep else ("", 0)
+        keep = self._thoughts.keep if keep is None else keep
+        thoughts, lost = self._earlier(observation, keep) if self._thoughts.keep else ("", 0)
         whole = self.style.render(observation, thoughts) if thoughts else text
         if (kept_ids := self._kept.get(whole)) is not None:
             return Prompt(kept_ids, text, lost)
@@ -111,6 +113,9 @@ class PromptBuilder:
         count = left_out(sizes, self._max_prompt_tokens - len(fixed), fits)
         kept = ids_without(count)
         if len(kept) > self._max_prompt_tokens:
+            if thoughts:
+                over = len(kept) - self._max_prompt_tokens
+                return self.build(observation, max(0, min(keep, self._size(thoughts)) - over))
             raise ValueError(
                 f"sampling.max_prompt_tokens = {self._max_prompt_tokens}: the prompt has "
                 f"{len(kept)} tokens without any events; raise it"
@@ -118,12 +123,11 @@ class PromptBuilder:
         text = self.style.render(structs.replace(observation, events=observation.events[count:]))
         return Prompt(kept, text, lost + len(ids) - len(kept))
 
-    def _earlier(self, observation: Observation) -> tuple[str, int]:
+    def _earlier(self, observation: Observation, keep: int) -> tuple[str, int]:
         """Return the seat's newest thoughts for the user text, and the number of omitted tokens."""
         split = (self.style.split(answer)[0].strip() for answer in observation.answers)
         thoughts = [thought for thought in split if thought]
         sizes = [self._size(thought) for thought in thoughts]
-        keep = self._thoughts.keep
         lost = left_out(sizes, keep, lambda count: sum(sizes[count:]) <= keep)
         shown = [_EARLIER, *thoughts[lost:]] if thoughts[lost:] else []
         return "\n\n".join(shown), sum(sizes[:lost])

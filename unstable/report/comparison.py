@@ -9,7 +9,7 @@ from unstable.records.reading import Measured, Skipped
 from unstable.records.text import fixed, interval, number, signed
 from unstable.report.run import Run, against
 from unstable.report.verdict import compared_exploitability
-from unstable.types import PAST, WORTH, GameResult, PlayerId
+from unstable.types import BASE, PAST, WORTH, GameResult, PlayerId
 from unstable.types.intervals import Interval, difference_interval, mean_interval
 from unstable.types.metrics import EvalKey, ExploitKey, part, sampling_mode
 
@@ -94,7 +94,9 @@ def _is_same(first: Run, second: Run, env: str, opponent: str = "") -> bool:
     def what(run: Run) -> list[object]:
         games = [game for game in run.config.games if part(game.key) == env]
         known = {part(key): each.player for key, each in run.config.fixed_opponents.items()}
-        return [*map(identity, games), known.get(opponent)]
+        model = run.config.model
+        base = (model.name, model.quantize) if opponent == BASE.name else None
+        return [*map(identity, games), known.get(opponent), base]
 
     return what(first) == what(second)
 

@@ -46,7 +46,9 @@ def rebuild(folder: RunFolder, skipped: Skipped) -> Rebuilt:
     config = load(str(folder.config))
     registry, saved = make_registry(config), read_document(folder.ratings, Ratings, skipped)
     until = -1 if saved is None else sum(row.games for row in saved.players)
-    is_run = _is_run(folder)
+    is_run, state = _is_run(folder), _state(folder)
+    if state is not None and state.registry.anchor != "":
+        registry.pin(state.registry.anchor)
     games, counted, shown = list[Ranking](), 0, list[Rating]()
     for step in _steps(folder, config, skipped):
         if isinstance(step, GameResult):
@@ -64,7 +66,6 @@ def rebuild(folder: RunFolder, skipped: Skipped) -> Rebuilt:
         if counted == until:
             shown = registry.ratings()
     shown = shown or registry.ratings()
-    state = _state(folder)
     met, drawn = ({}, {}) if state is None else (state.schedule.met, state.schedule.drawn)
     return Rebuilt(folder, config, games, shown, _difference(shown, saved), met, drawn)
 

@@ -83,6 +83,8 @@ class OpponentPlayer:
     """True if it may wait for something; `games.turn_timeout` then limits its turns."""
     mixes = False
     """True if it states its moves' probabilities by `mix`, so that it can be a teacher."""
+    copies = False
+    """True if it copies the game or its model, so that both must be in the actor's process."""
     libraries: tuple[str, ...] = ()
     """Modules that it imports, loaded before any game because that may take seconds."""
 
@@ -117,6 +119,11 @@ class LimitedPlayer:
 
     player: Player
     name: str
+
+    @property
+    def per_game(self) -> bool:
+        """True if the player belongs to its game alone."""
+        return bool(getattr(self.player, "per_game", False))
 
     async def act(self, observation: Observation, game: Position, seed: int) -> Answer:
         seconds = game.config.turn_timeout

@@ -51,8 +51,10 @@ def as_opponent(
     Raises `ConfigError` if it has no checkpoint.
     """
     version = checkpoint_of(folder, version)
-    name = f"{run or folder.root.resolve().name}:{version}"  # RUN@N would name a policy
-    return CheckpointOpponent(path=str(folder.checkpoint(version).resolve()), name=name)
+    label = (run or folder.root.resolve().name).replace("@", "_")  # RUN@N would name a policy
+    return CheckpointOpponent(
+        path=str(folder.checkpoint(version).resolve()), name=f"{label}:{version}"
+    )
 
 
 def run_of(word: str) -> tuple[RunFolder, Version | None] | None:

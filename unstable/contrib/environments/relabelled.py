@@ -95,8 +95,8 @@ class NewNames:
             old: new.upper() if old.isupper() else new
             for old, new in zip(words.letters, single, strict=True)
         }
-        edge = "" if words.letters else r"\b"
-        self._old = re.compile(f"{edge}({'|'.join(map(re.escape, self.new))}){edge}")
+        before, after = ("(?<!Player )", "") if words.letters else (r"\b", r"\b")
+        self._old = re.compile(f"{before}({'|'.join(map(re.escape, self.new))}){after}")
         self._back = {new: old for old, new in self.new.items()}
         self._new = re.compile(rf"\b({'|'.join(map(re.escape, self._back))})\b")
 

@@ -52,6 +52,7 @@ class SearchPlayer(OpponentPlayer):
     """A policy that searches before each move; its games depend on their seeds alone."""
 
     mixes = True
+    copies = True
 
     def __init__(self, opponent: SearchOpponent, game: GameConfig, model: ModelPlayer) -> None:
         self._opponent, self._game = opponent, game

@@ -60,6 +60,10 @@ def with_entrants(config: RunConfig, words: Sequence[str]) -> tuple[RunConfig, l
     roots = [folder.root.resolve() for folder, _ in filter(None, map(_run_of, words))]
     roots = list(dict.fromkeys(roots))
     labels = dict(zip(roots, names_of(roots) if roots else [], strict=True))
+    adapters = [Path(word).expanduser().resolve() for word in words if _is_adapter(config, word)]
+    adapters = list(dict.fromkeys(adapters))
+    if len({each.name for each in adapters}) < len(adapters):
+        labels |= zip(adapters, names_of(adapters), strict=True)
     bots = Counter(word.rpartition(":")[2] for word in words if _is_bot(word))
     found, opponents = [], []
     for word in words:
@@ -84,6 +88,13 @@ def _run_of(word: str) -> tuple[RunFolder, Version | None] | None:
     return run if run is not None and run[0].config.is_file() else None
 
 
+def _is_adapter(config: RunConfig, word: str) -> bool:
+    """Return whether a word is the folder of an adapter, not of a run."""
+    if word == BASE.name or word in config.fixed_opponents or path_problem(word) is not None:
+        return False
+    return _run_of(word) is None and holds_weights(Path(word).expanduser())
+
+
 def _is_bot(word: str) -> bool:
     """Return whether a word names a user's own player as module:Class."""
     module, colon, name = word.partition(":")
@@ -100,8 +111,10 @@ def _entrant(
         served = as_opponent(run[0], version, labels[root])
         return Entrant(player=served.key, root=root, version=version), served
     opponent: FixedOpponent | None
-    if not is_known and path_problem(word) is None and holds_weights(Path(word).expanduser()):
-        opponent = CheckpointOpponent(path=word)
+    if _is_adapter(config, word):
+        label = labels.get(Path(word).expanduser().resolve())
+        own = None if label is None else f"checkpoint:{label}".replace("@", "_")
+        opponent = CheckpointOpponent(path=word, name=own)
     elif not is_known and _is_bot(word):
         opponent = PythonOpponent(target=word, name=name)
     else:
