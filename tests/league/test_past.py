@@ -114,7 +114,7 @@ def test_games_against_the_past_come_last_and_swap_seats() -> None:
     for one, other in zip(played[::2], played[1::2], strict=True):
         assert one.seed == other.seed and one.seats == other.seats[::-1]
     seeds = {spec.seed for spec in others}
-    assert {spec.seed for spec in played} < seeds, "the same deals as against others"
+    assert {spec.seed for spec in played} == seeds, "each version has its own of these deals"
     assert len({(spec.seed, spec.seats) for spec in played}) == len(played)
     assert not any(seat.trained for spec in played for seat in spec.seats)
 

@@ -170,6 +170,12 @@ def test_state_round_trips_through_json() -> None:
     assert rating(other, "random")[0] == 25
 
 
+def test_payoffs_are_those_of_the_newest_version_of_each_policy() -> None:
+    made = registry()
+    made.record([game(("main@3", "main@1", "other@9"), (1.0, -1.0, 0.0))])
+    assert made.state().payoffs == {"main@1": (1.0, 1.0)}
+
+
 def test_resumed_registry_keeps_its_anchor() -> None:
     made = registry()
     made.record([game(("main@0", "random"), (1.0, -1.0))])

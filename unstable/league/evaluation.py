@@ -27,7 +27,8 @@ def evaluation_games(
     rounded up to whole rounds of sides. Specs are ordered by temperature, and depend on `version`
     only through the player's name. Games against `past`, the past versions from the oldest to the
     newest, come last, if `eval.opponents` contains it: the versions share the number of games
-    evenly, so that each has at least `FEWEST` games or is the only one.
+    evenly, so that each has at least `FEWEST` games or is the only one, and each has its own deals,
+    since one score is of them all. All other opponents have the same deals.
     """
     named = [PlayerId(name) for name in config.eval.opponents if name != PAST]
     past = past if PAST in config.eval.opponents else ()
@@ -40,12 +41,15 @@ def evaluation_games(
         if len(game.sides) == 1:
             opponents = [] if of_past else [PlayerId(ALONE)]
         deals = math.ceil(games / len(game.sides))
-        for opponent, deal, side in product(opponents, range(deals), game.sides):
+        for (place, opponent), deal, side in product(
+            enumerate(opponents), range(deals), game.sides
+        ):
+            number = place * deals + deal if of_past else deal
             spec = GameSpec(
                 game_id=len(specs),
                 purpose="eval",
                 env=game.key,
-                seed=derive_seed(config.seed, "eval", game.key, deal),
+                seed=derive_seed(config.seed, "eval", game.key, number),
                 seats=_seats(config, version, opponent, side, game.seats, temperature),
                 teams=game.teams,
             )

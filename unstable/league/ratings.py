@@ -202,12 +202,14 @@ class Registry:
         return Match(names, tuple(scores.values()), draw_probability)
 
     def _pay(self, scores: dict[PlayerId, float]) -> None:
-        """Count the wins of a game's newest version against each older version of its policy."""
-        newest = max(scores, key=lambda each: -1 if each.version is None else each.version)
+        """Count the wins of each policy's newest version in a game against its older versions."""
+        newest: dict[str, PlayerId] = {}
+        for player in sorted(scores, key=lambda each: -1 if each.version is None else each.version):
+            newest[player.label] = player
         for player, its in scores.items():
-            if player.label == newest.label and player.version != newest.version:
+            if player != newest[player.label]:
                 won, games = self._payoffs.get(player, (0.0, 0.0))
-                own = scores[newest]
+                own = scores[newest[player.label]]
                 self._payoffs[player] = won + (own > its) + 0.5 * (own == its), games + 1
 
     def _count(self, spec: GameSpec) -> None:
