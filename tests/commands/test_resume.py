@@ -451,7 +451,8 @@ def test_state_without_a_part_is_invalid(whole: RunFolder) -> None:
             spare += [f"{name}.{each}"] if is_whole() else []
             part[each] = value
     # Missing in runs of an older release.
-    assert {*spare} == {"format", "guard.games", "registry.anchor", "registry.equals", "tracker.beside"}
+    older = {"format", "guard.games", "registry.anchor", "registry.equals", "tracker.beside"}
+    assert {*spare} == older
 
 
 def test_state_of_another_format_is_one_line(tmp_path: Path, whole: RunFolder) -> None:

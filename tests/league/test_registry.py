@@ -172,6 +172,8 @@ def test_state_round_trips_through_json() -> None:
 
 def test_payoffs_are_those_of_the_newest_version_of_each_policy() -> None:
     made = registry()
+    for version, policy in ((1, MAIN), (3, MAIN), (9, "other")):
+        add(made, version, policy)
     made.record([game(("main@3", "main@1", "other@9"), (1.0, -1.0, 0.0))])
     assert made.state().payoffs == {"main@1": (1.0, 1.0)}
 
