@@ -71,7 +71,6 @@ def of_critic(name: str, **critic: Any) -> dict[str, Any]:
     return {"name": name, **STILL, "critic": {"normalize": "none", "learning_rate": 1e-2, **critic}}
 
 
-CORRECTED = {"gradient": "sampled", "correction": 1.0}
 ESTIMATORS: dict[str, dict[str, Any]] = {
     "role baseline": {"name": "reinforce", "normalize": "none"},
     "group of 8, z-score": {"name": "grpo"},
@@ -81,7 +80,6 @@ ESTIMATORS: dict[str, dict[str, Any]] = {
     "GAE 0.95, V a LoRA": of_critic("ppo", kind="adapter"),
     "Q of the whole state": {"name": "vrpo"},
     "Q of the whole state, a LoRA": {"name": "vrpo", "critic": {"kind": "adapter"}},
-    "Q of the whole state, corrected": {"name": "vrpo", "critic": CORRECTED},
     "Q of the seat's view": {"name": "vrpo", "critic": {"sees": "seat"}},
 }
 """The learner's algorithm of each estimator."""

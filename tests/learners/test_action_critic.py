@@ -14,7 +14,6 @@ from torch import Tensor
 
 from tests.helpers.learners import (
     VOCAB,
-    Made,
     assert_resumes_to_the_bit,
     assert_sizes_agree,
     make_batch,
@@ -82,8 +81,6 @@ def test_transitions_of_state_follow_all_seats_and_of_view_its_own() -> None:
 
     values_SK: Floats = np.arange(48.0, dtype=np.float64).reshape(3, 16)
     assert whole.targets(values_SK)[:, :2].tolist() == [[32.5, 33.0], [2.0, -2.0], [16.0, 17.0]]
-    assert whole.sums_to_end(np.ones((3, 1)))[:, 0].tolist() == [3.0, 1.0, 2.0]
-    assert (whole.in_order, own.in_order) == ([0, 2, 1], [0, 1, 2])
 
 
 def remembered(sees: str = "state") -> tuple[Experience, Transitions, Ints]:
@@ -251,58 +248,6 @@ def spoil(learner: Any) -> None:
             parameter += 0.1 * torch.randn(parameter.shape, generator=generator)
         for parameter in learner.policy.trained.parameters:
             parameter += 0.3 * torch.randn(parameter.shape, generator=generator)
-
-
-def won(first: int, second: int | None) -> float:
-    """Payoff of a game of two turns, or of one turn whose answer is an illegal move."""
-    return -30.0 if second is None else 50 * math.sin(3 * first + 7 * second)
-
-
-def game(number: int, first: int, second: int | None) -> list[Made]:
-    pay = {"terminal": {"outcome": Reward(won(first, second), won(first, second))}}
-    same: dict[str, Any] = {"temperature": HOT, "game_id": number, "moves": MOVES, **pay}
-    turns = [make_sample([1, 2], ANSWERS[first], 0.0, turn=0, **same)]
-    if second is not None:
-        turns.append(make_sample([1, 2, 3, first % 11], ANSWERS[second], 0.0, turn=2, **same))
-    return turns
-
-
-GAMES: list[tuple[int, int | None]] = [
-    *product(LEGAL, range(len(ANSWERS))),
-    *((answer, None) for answer in range(len(ANSWERS)) if answer not in LEGAL),
-]
-
-
-@pytest.mark.parametrize(("kind", "sees"), [("network", "state"), ("adapter", "seat")])
-def test_corrected_mean_over_all_games_is_true_gradient_for_any_q(model, kind, sees) -> None:
-    """All games of at most two turns, illegal answers too, weighted by the policy's probability."""
-    critic = {"kind": kind, "sees": sees, "gradient": "sampled", "correction": 1.0}
-    learner = make_learner(model, algorithm=vrpo(**critic), micro_batch_size=512)
-    spoil(learner)
-    batch = FlatBatch(make_batch([s for i, each in enumerate(GAMES) for s in game(i, *each)]))
-    estimate = learner.critic.estimate(
-        batch, batch.turn_rewards_S, np.ones(len(batch.samples)), learner.scorer, learns=False
-    )
-    assert learner.critic.metrics["learn/value_mean"] != 0.0
-
-    first_A = logprobs(learner, [1, 2]).sum(1)
-    second = {first: logprobs(learner, [1, 2, 3, first % 11]).sum(1) for first in LEGAL}
-    assert 0.005 < first_A[LEGAL].exp().sum() < 0.9
-
-    advantages = iter(estimate.advantages_S.tolist())
-    truth, surrogate = torch.zeros(()), torch.zeros(())
-    for first, after in GAMES:
-        chosen = [first_A[first]] + ([] if after is None else [second[first][after]])
-        likely = torch.stack(chosen).sum().exp()
-        truth = truth + likely * won(first, after)
-        for each in chosen:
-            surrogate = surrogate + likely.detach() * next(advantages) * each
-    parameters = learner.policy.trained.parameters
-    expected = torch.autograd.grad(truth, parameters, retain_graph=True)
-    found = torch.autograd.grad(surrogate, parameters)
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other, atol=5e-5, rtol=1e-4)  # values of some 100
-    assert max(each.abs().max() for each in expected) > 1e-2
 
 
 def test_explained_variance_is_of_values_from_before_the_turns(model) -> None:

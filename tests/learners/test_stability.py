@@ -411,11 +411,6 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [  # settings of learner, or of
         ({"name": name, "kl_reward": 0.1}, "kl_reward = 0.1", f"set {A}.kl_loss instead")
         for name in ("distill", "vrpo")
     ),
-    (
-        {"name": "vrpo", "critic": {"correction": 0.5}},
-        "critic.correction = 0.5",
-        f"set {A}.critic.gradient to sampled",
-    ),
     *(
         ({"name": name} | setting, f"{field} = {value}: has no effect in {name}", words)
         for name in PREFERENCES

@@ -17,7 +17,6 @@ WEIGHT, BONUS = 0.5, 0.3
 OUTCOMES = np.array([1.0, -1.0, 0.5, 0.25])
 TURNS = np.array([1, 2, 3, 4])  # of the trained seat
 WORTH = WEIGHT * OUTCOMES + BONUS / TURNS  # mean reward per turn
-CORRECTED = {"sees": "seat", "gradient": "sampled", "correction": 1.0, "learning_rate": 1e-12}
 PLAIN_CRITIC = {"gamma": 1.0, "gae_lambda": 1.0, "normalize": "none"}  # values start at 0
 
 
@@ -44,6 +43,12 @@ def turn_rewards():
     return per_turn(WEIGHT * OUTCOMES) + firsts
 
 
+def rewards_until_next_turn():
+    """The bonus on the first turn, and the outcome on the last."""
+    lasts = np.concatenate([[0.0] * (turns - 1) + [1.0] for turns in TURNS])
+    return turn_rewards() - per_turn(WEIGHT * OUTCOMES) * (1 - lasts)
+
+
 def zscore(values):
     return (values - values.mean()) / values.std()
 
@@ -63,7 +68,10 @@ CASES: list[tuple[dict[str, Any], Any]] = [  # algorithm, and its advantages com
     ({"name": "ppo", "critic": None, "normalize": "none"}, turn_rewards),
     ({"name": "ppo", "critic": PLAIN_CRITIC}, turn_rewards),
     ({"name": "a2c", "critic": PLAIN_CRITIC}, turn_rewards),
-    ({"name": "vrpo", "critic": CORRECTED}, turn_rewards),
+    (
+        {"name": "vrpo", "critic": {"sees": "seat", "gradient": "sampled", "learning_rate": 1e-12}},
+        rewards_until_next_turn,
+    ),
     ({"name": "rft"}, lambda: np.eye(len(turn_rewards()))[0]),  # the first of equal turns
     ({"name": "distill"}, lambda: np.zeros(len(turn_rewards()))),  # rewards are ignored
     *(

@@ -134,8 +134,6 @@ class ActionCriticConfig(Section):
     """network: small, on token ids by place, for short states; adapter: separate LoRA"""
     gradient: Literal["all", "sampled"] = "all"
     """policy gradient: over all legal moves, or of the sampled move"""
-    correction: Share = 0.0
-    """sampled: weight of the critic's later errors in a move's advantage; 1: unbiased, noisy"""
     replay: PositiveInt = 20_000
     """legal moves that the critic remembers, each once by state"""
     steps: PositiveInt = 40
@@ -144,15 +142,6 @@ class ActionCriticConfig(Section):
     """moves per step of the critic"""
     learning_rate: PositiveFloat = 3.0e-3
     """learning rate of the critic"""
-
-    @model_validator(mode="after")
-    def _corrects_sampled_moves(self) -> Self:
-        if self.gradient == "all" and self.correction:
-            raise ValueError(
-                f"correction = {self.correction}: needs sampled moves; set "
-                "learner.algorithm.critic.gradient to sampled"
-            )
-        return self
 
 
 class PPOConfig(SurrogateConfig):

@@ -116,20 +116,15 @@ class ActionCritic:
         `means_SK` are the values of the turns' states, `moves_SK` those of their listed moves, and
         `before_SK` the latter before the critic saw these turns.
         """
-        listed_S1, targets_SK = turns.listed_S[:, None], turns.targets(means_SK)
-        played_SK = np.where(listed_S1, moves_SK, targets_SK)
-        of_seat = np.arange(len(means_SK)), turns.seats_S
-        values_S, played_S = means_SK[of_seat], played_SK[of_seat]
+        of_seat, listed = (np.arange(len(means_SK)), turns.seats_S), turns.listed_S
+        values_S, targets_S = means_SK[of_seat], turns.targets(means_SK)[of_seat]
         self.metrics["learn/value_mean"] = float(values_S.mean())
-        before_S, errors_S = before_SK[of_seat], (targets_SK - before_SK)[of_seat]
-        listed = turns.listed_S
+        before_S = before_SK[of_seat]
+        errors_S = targets_S - before_S
         self.metrics["learn/explained_variance"] = (
             explained_variance(before_S[listed], errors_S[listed]) if listed.any() else None
         )
-        # Answers that are not listed are no part of the values before them: all is an error.
-        errors_SK = targets_SK - np.where(listed_S1, played_SK, means_SK)
-        rest_SK = turns.sums_to_end(errors_SK) - np.where(listed_S1, 0.0, errors_SK)
-        advantages_S: Floats = played_S - values_S + self.config.correction * rest_SK[of_seat]
+        advantages_S: Floats = np.where(listed, moves_SK[of_seat], targets_S) - values_S
         return advantages_S
 
     def _learn(

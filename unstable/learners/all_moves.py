@@ -13,9 +13,7 @@ from unstable.types import TokenSample
 _NEVER = 1e-30  # visits of a state without any, so that no mean divides by 0
 _LEAST_VISITS = 1e-3
 """Minimum visits per update of a prompt."""
-_LEAST_PROBABILITY = 0.2
-"""Minimum probability with which the advantage of a move counts, if it is positive."""
-_RAREST = 1e-20
+RAREST = 1e-20
 """Minimum probability of a move, so that raised advantages are finite."""
 
 
@@ -25,16 +23,13 @@ def probabilities(logprobs: Iterable[Tensor]) -> Floats:
 
 
 class MovesVisited(NamedTuple):
-    """The legal moves [L] of each prompt, without duplicates.
-
-    Equal prompts have the gradient of the sum over their turns, but for raised advantages.
-    """
+    """The legal moves [L] of each prompt; equal prompts have the gradient of all their turns."""
 
     samples: list[TokenSample]
     roles: list[Role]
     logprobs: list[Tensor]  # by token
     counts_L: Floats  # visits of the prompt, or their roots with the same sum, times probability
-    advantages_L: Floats  # mean over the states behind the prompt, raised
+    advantages_L: Floats  # mean over the states behind the prompt
 
     @classmethod
     def of(
@@ -49,9 +44,7 @@ class MovesVisited(NamedTuple):
 
         States count by their visits, and a prompt by the root of its visits: between the gradient
         of the mean reward, by visits, and a step of mirror descent, equal at all prompts. A move
-        counts by its probability; below `_LEAST_PROBABILITY` a positive advantage is raised as if
-        the move had this probability: a softmax gradient vanishes with the probability, so that
-        self-play would stop at a policy against which a best response still gains.
+        counts by its probability.
         """
         owners_M, answers_M = experience.owners_M, experience.answers_M
         seats_M = experience.seats_P[owners_M]
@@ -62,12 +55,9 @@ class MovesVisited(NamedTuple):
         visits_L: Floats = np.bincount(answers_M, weights_M)[chosen_L].astype(np.float64)
         advantages_L = np.bincount(answers_M, weights_M * advantages_M)[chosen_L] / visits_L
         logprobs = [experience.logprobs[index] for index in chosen_L]
-        likely_L = np.maximum(probabilities(logprobs), _RAREST)
         visits_L = np.maximum(visits_L, _LEAST_VISITS)
         roots_L = np.sqrt(visits_L)
         visits_L = roots_L * visits_L.sum() / roots_L.sum()
-        raised_L = np.maximum(_LEAST_PROBABILITY / likely_L, 1.0)
-        advantages_L *= np.where(advantages_L > 0, raised_L, 1.0)
         seats_A = np.zeros(len(experience.logprobs), int)
         seats_A[answers_M] = seats_M
         found = [experience.answers.found[index] for index in chosen_L]
@@ -78,7 +68,7 @@ class MovesVisited(NamedTuple):
                 for each, seat in zip(found, seats_A[chosen_L].tolist(), strict=True)
             ],
             logprobs=logprobs,
-            counts_L=visits_L * likely_L,
+            counts_L=visits_L * np.maximum(probabilities(logprobs), RAREST),
             advantages_L=advantages_L,
         )
 
@@ -92,10 +82,10 @@ class MovesVisited(NamedTuple):
     ) -> Examples:
         """Return every move as an example that counts by its visits and its probability.
 
-        It is the gradient of the expectation over moves, except for raised advantages. Answers that
-        are not listed, such as illegal ones, remain as sampled, and count by importance weights.
-        Without `behavior` log-probabilities, an importance weight cancels the ratio of later steps,
-        so that a move keeps its weight: a move that has become unlikely does not lose its gradient.
+        It is the gradient of the expectation over moves. Answers that are not listed, such as
+        illegal ones, remain as sampled, and count by importance weights. Without `behavior`
+        log-probabilities, an importance weight cancels the ratio of later steps, so that a move
+        keeps its weight: a move that has become unlikely does not lose its gradient.
         """
         samples = [*self.samples, *(batch.token_samples[index] for index in unlisted)]
         counts_S = np.concatenate([self.counts_L, counts_U])

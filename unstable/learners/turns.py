@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -89,29 +88,11 @@ class Transitions:
         """Indices of the turns that begin a game."""
         return np.setdiff1d(np.arange(len(self.next_S)), self.next_S)
 
-    @cached_property
-    def in_order(self) -> list[int]:
-        """The turns [S] game by game, in order."""
-        after, order = self.next_S.tolist(), list[int]()
-        for index in self.firsts.tolist():
-            while index >= 0:
-                order.append(index)
-                index = after[index]
-        return order
-
     def targets(self, values_SK: Floats) -> Floats:
         """Rewards [S, K] until the next turn plus that turn's values; 0 at the end of a game."""
         following_SK = np.where(self.next_S[:, None] >= 0, values_SK[self.next_S], 0.0)
         targets_SK: Floats = self.rewards_SK + following_SK
         return targets_SK
-
-    def sums_to_end(self, errors_SK: Floats) -> Floats:
-        """Sums [S, K] of the errors of a turn and all later ones of its game."""
-        sums_SK = errors_SK.copy()
-        for index in reversed(self.in_order):
-            if self.next_S[index] >= 0:
-                sums_SK[index] += sums_SK[self.next_S[index]]
-        return sums_SK
 
 
 class Numbered:

@@ -10,8 +10,12 @@ import torch
 
 from unstable.config import VRPOConfig
 from unstable.learners.algorithm import Loss, Tokens
+from unstable.learners.all_moves import RAREST
 from unstable.learners.clipped import Surrogate
-from unstable.learners.losses import MAX_LOG_RATIO, proximal_loss
+from unstable.learners.losses import proximal_loss, sequence_sums
+
+_LEAST_PROBABILITY = 0.2
+"""Minimum probability with which a legal move of positive advantage counts."""
 
 
 class VRPO(Surrogate):
@@ -28,8 +32,17 @@ class VRPO(Surrogate):
         return self.config.critic.gradient == "all" or super().whole_in_step
 
     def loss(self, tokens: Tokens) -> Loss:
-        """Add the KL to the policy before the update, as in mirror descent."""
-        plain = super().loss(tokens)
+        """Add the KL to the policy before the update, as in mirror descent.
+
+        A listed move of positive advantage counts in both with a probability of at least
+        `_LEAST_PROBABILITY`: a softmax gradient vanishes with the probability, so that self-play
+        would stop at a policy against which a best response still gains.
+        """
+        log_likely_N = sequence_sums(tokens.old_logprobs_N, tokens.turns_N)
+        logs_N = (math.log(_LEAST_PROBABILITY) - log_likely_N).clamp(0, -math.log(RAREST))
+        logs_N = torch.where(tokens.enumerated_N & (tokens.advantages_N > 0), logs_N, 0.0)
+        raised_N = logs_N.exp()
+        plain = super().loss(replace(tokens, advantages_N=raised_N * tokens.advantages_N))
         if not self.config.proximal:
             return plain
         log_cap = math.log(max(1.0, self.config.importance_cap))
@@ -37,7 +50,8 @@ class VRPO(Surrogate):
             tokens.logprobs_N,
             tokens.old_logprobs_N,
             tokens.turns_N,
-            log_caps_N=torch.where(tokens.enumerated_N, MAX_LOG_RATIO, log_cap),
-            normalizer=tokens.normalizers_N,
+            # No move counts with a probability above 1.
+            log_caps_N=torch.where(tokens.enumerated_N, -log_likely_N - logs_N, log_cap),
+            normalizer=tokens.normalizers_N / raised_N,
         )
         return replace(plain, value=plain.value + self.config.proximal * divergence)
