@@ -19,12 +19,13 @@ from tests.helpers.mistakes import refused
 from tests.helpers.rows import every_row
 from unstable.buffers.buffer import Buffer
 from unstable.collectors.branches import Forks, play_branches
+from unstable.collectors.play import turn_seed
 from unstable.config import ConfigError, RewardConfig, RunConfig, parse
 from unstable.engines.base import EngineDiedError, SamplingRequest
 from unstable.league.schedule import Schedule
 from unstable.loop.train import train
 from unstable.rewards.terms import Rewards
-from unstable.types import Answer, GameFailure, GameResult, GameSpec, PlayerId, Turn
+from unstable.types import Answer, GameFailure, GameResult, GameSpec, PlayerId, SeatSpec, Turn
 
 GRPO = {"algorithm": {"name": "grpo"}, "batch_size": 16, "micro_batch_size": 8}
 REWARDS = Rewards([RewardConfig()])
@@ -192,30 +193,48 @@ async def test_branches_share_history_and_differ_after_fork(fork: str) -> None:
     assert differ > 10
 
 
-class Counting:
-    """Plays by the number of its own turns."""
+class Adding:
+    """Plays by the sum of its own draws."""
 
     def __init__(self) -> None:
-        self.turns = 0
+        self.sum = 0
 
-    def __call__(self, observation: str) -> str:
-        self.turns += 1
-        return f"[{1 + self.turns % 3}]"
+    def __call__(self, observation: str, rng: random.Random) -> str:
+        self.sum += rng.randrange(3)
+        return f"[{1 + self.sum % 3}]"
 
 
-async def test_opponents_of_branches_remember_shared_turns() -> None:
-    bot = {"kind": "python", "target": f"{__name__}:Counting", "name": "bot"}
+@pytest.mark.parametrize(("opening", "isolated"), [(0, False), (1, False), (1, True)])
+async def test_opponents_of_branches_remember_shared_turns(opening: int, isolated: bool) -> None:
+    bot = {"kind": "python", "target": f"{__name__}:Adding", "name": "bot"}
     branched = {"groups": {"size": 3, "by": "branch"}, "opponents": {"fixed": [bot]}}
     playing, late = collector(Scripted(), 4, **branched), 0
+    if isolated:
+        playing.play_isolated("count")
+    opener = SeatSpec(player=PlayerId("base"), temperature=1.0) if opening else None
     games = [
-        replace(each, seats=(each.seats[0], replace(each.seats[1], player=PlayerId("bot"))))
-        for each in branching(20, 3)
+        replace(
+            each,
+            seats=(each.seats[0], replace(each.seats[1], player=PlayerId("bot"))),
+            opening=opening,
+            opener=opener,
+        )
+        for each in branching(12, 3)
     ]
-    async for result in playing.play(games):
+    try:
+        results = await results_of(playing.play(games))
+    finally:
+        await playing.close()
+    for result in results:
         assert isinstance(result, GameResult)
         for each in result.games:
-            said = [turn.answer.action for turn in each.turns if turn.seat == 1]
-            assert said == [f"[{1 + turn % 3}]" for turn in range(1, 1 + len(said))]
+            total = 0
+            for turn in each.turns[opening:]:
+                if turn.seat == 1:
+                    spec = result.spec if turn.index < each.fork else each.spec
+                    seed = turn_seed(playing._config.seed, spec, 1, turn.index)
+                    total += random.Random(seed).randrange(3)
+                    assert turn.answer.action == f"[{1 + total % 3}]"
             late += each.fork > 1
     assert late > 3
 

@@ -18,6 +18,15 @@ def test_importance_floor_is_ignored_without_mask():
     assert parse({"learner": {"algorithm": algorithm}}).learner.algorithm.importance_cap == 0.4
 
 
+def test_removed_field_of_earlier_runs_is_accepted_at_its_default():
+    def changed(correction):
+        algorithm = {"name": "vrpo", "critic": {"correction": correction}}
+        return {"learner": {"algorithm": algorithm}}
+
+    assert "correction" not in dump(parse(changed(0.0)))
+    assert "unknown key 'correction'" in line_of(parse, changed(0.5))
+
+
 def test_every_algorithm_is_implemented_and_documented():
     assert sorted([*BUILT_IN, *registered("algorithms")]) == sorted(ALGORITHMS)
     assert all(named_algorithm(name) for name in ALGORITHMS)

@@ -356,6 +356,12 @@ def test_best_version_is_compared_in_common_opponents() -> None:
         found.append(watch.best)
     assert found == [0, 0, 0, 3]
     assert watch.needed == {3}, "a resumed run may roll back"
+    older = watch.state().model_dump() | {"best": (7, 0.6)}
+    watch.restore(GuardState.model_validate(older))
+    for version, share in ((8, 0.1), (9, 0.99)):
+        watch.score([score(version, share)])
+        found.append(watch.best)
+    assert found[4:] == [7, 9]
 
 
 def test_best_version_has_the_highest_mean_lower_bound() -> None:

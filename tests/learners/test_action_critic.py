@@ -337,6 +337,24 @@ def test_step_over_all_moves_has_gradient_by_enumeration(model, gradients, kind)
     assert metrics["learn/entropy"] == pytest.approx(entropies / counts, rel=1e-4)
 
 
+@pytest.mark.parametrize("advantage", [-1.0, 0.0, 1.0])
+@pytest.mark.parametrize("nats", [1.0, 40.0, 100.0, 300.0])
+def test_rare_moves_have_a_finite_loss_and_a_bounded_weight(model, nats, advantage) -> None:
+    learner = make_learner(model, algorithm=vrpo(kind="network"))
+    now = torch.tensor([-nats], requires_grad=True)
+    counts = max(math.exp(-nats), 1e-20)
+    options = {
+        "enumerated_N": torch.tensor([True]),
+        "normalizers_N": torch.tensor([1 / counts]),
+        "advantages_N": torch.tensor([advantage]),
+    }
+    loss = learner.algorithm.loss(make_tokens(now, torch.tensor([0]), old=now.detach(), **options))
+    loss.value.backward()
+    assert loss.value.isfinite() and now.grad is not None
+    weight = max(counts, 0.2) if advantage > 0 else counts
+    assert float(now.grad[0]) == pytest.approx(-weight * advantage, rel=1e-4)
+
+
 def test_only_answers_that_are_not_listed_have_a_bounded_pull(model) -> None:
     """At a ratio of 50, with an advantage of 0; the cap is 2."""
     learner = make_learner(model, algorithm=vrpo(kind="network"))

@@ -220,7 +220,7 @@ def test_adapters_of_equal_folder_names_have_paths_as_names(tmp_path: Path) -> N
     _, found = with_entrants(config, [*words, f"{tmp_path}/two@home@1"])
     assert [each.player for each in found] == [
         "checkpoint:one-sft/adapter",
-        "checkpoint:two_home-sft/adapter",
+        "checkpoint:two@home-sft/adapter",
         "two_home:1",
     ]
 

@@ -252,10 +252,12 @@ class Collector:
             players = players_of(spec, player)
             return await play_game(spec, game, players, seed, shared, first, trusted=trusted)
 
-    def play_isolated(self, env: str) -> None:
-        """Play the games of an env in separate processes from now on, if the opponents allow it."""
-        if not any(player_class(each).copies for each in self._opponents.values()):
-            self._isolated.add(env)
+    def play_isolated(self, env: str) -> bool:
+        """Play an env's games in separate processes from now on; False if players copy them."""
+        if any(player_class(each).copies for each in self._opponents.values()):
+            return False
+        self._isolated.add(env)
+        return True
 
     async def close(self) -> None:
         """End the games' processes and drivers; no game may be in flight."""

@@ -189,6 +189,11 @@ class OpeningPlayer:
     own: Player
     opener: Player
 
+    @property
+    def per_game(self) -> bool:
+        """True if the seat's own player belongs to its game alone."""
+        return bool(getattr(self.own, "per_game", False))
+
     async def act(self, observation: Observation, game: Position, seed: int) -> Answer:
         """Return the answer of the opener, with its `player` set, or of the seat's own player."""
         spec = self.spec
@@ -240,10 +245,11 @@ async def play_game(
     began, modelling = perf_counter(), 0.0
     game = Game(config, spec.seed, trusted=trusted)
     stakes, turns = game.stakes, list[Turn]()
+    forked = replace(spec, game_id=spec.game_id - spec.member)
     for turn in shared:
         observation, player = game.observe(), players[turn.seat]
         if getattr(player, "per_game", False):
-            await player.act(observation, game, turn_seed(run_seed, spec, turn.seat, len(turns)))
+            await player.act(observation, game, turn_seed(run_seed, forked, turn.seat, len(turns)))
         game.step(turn.answer.action)
         turns.append(turn)
     while not game.done:

@@ -78,7 +78,8 @@ class LoopWatch:
                 known = True
                 log.warning(
                     "a game of %s blocks its actor's event loop; from now on its games run in "
-                    "separate processes (games.isolated: true); stack of the blocking code:\n%s",
+                    "separate processes (games.isolated: true), unless a listed opponent copies "
+                    "them; stack of the blocking code:\n%s",
                     env,
                     self._place(),
                 )

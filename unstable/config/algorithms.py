@@ -143,6 +143,13 @@ class ActionCriticConfig(Section):
     learning_rate: PositiveFloat = 3.0e-3
     """learning rate of the critic"""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _of_earlier_releases(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("correction") == 0:  # a removed field's default
+            return {key: value for key, value in data.items() if key != "correction"}
+        return data
+
 
 class PPOConfig(SurrogateConfig):
     """PPO: a critic's advantages, or rewards minus their role's baseline; clipped ratios."""

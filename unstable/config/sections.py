@@ -346,7 +346,7 @@ class TrackingConfig(Section):
     """further sinks: trackio, mlflow or module:Class (docs/tracking.md)"""
     dashboard: Switch = Field("auto", description="live dashboard; auto: on a terminal")
     keep_checkpoints: PositiveInt = 5
-    """newest checkpoints kept; older ones keep only adapters of opponents, start and best"""
+    """newest checkpoints kept, and the best; of older ones only adapters of opponents and start"""
     keep_every: NonNegativeInt = 0
     """also keep adapters of versions divisible by this number; 0: none"""
     top_logprobs: int = Field(0, ge=0, le=20)

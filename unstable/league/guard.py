@@ -36,8 +36,8 @@ class Best(NamedTuple):
     """Best version by its lower bound, to which a rollback returns."""
 
     version: int
-    low: float
-    scores: dict[str, tuple[float, float]] = {}  # by metric name: score, its lower bound
+    low: float  # lower bound of its mean score
+    scores: dict[str, tuple[float, float]] = {}  # by metric name: score, lower bound; none: unknown
 
 
 class GuardState(BaseModel):
@@ -109,11 +109,9 @@ class Guard:
             return []
         version = scores[0].version
         found = {score.key.name("score"): (score.score, score.low) for score in scores}
-        before = {} if self._best is None else self._best.scores
-        both = sorted(found.keys() & before.keys())
-        own, best = ([scores[name] for name in both] for scores in (found, before))
-        if not both or mean_low(own) >= mean_low(best):
-            self._best = Best(version, mean_low([*found.values()]), found)
+        low = mean_low([*found.values()])
+        if self._best is None or self._is_as_good(found, low, self._best):
+            self._best = Best(version, low, found)
         if not self._config.action:
             return []
         alarms = []
@@ -125,6 +123,14 @@ class Guard:
                 finding = scored.worse(limit)
                 alarms += self._alarm("score", name, version, finding)
         return self._new(alarms, version)
+
+    @staticmethod
+    def _is_as_good(found: dict[str, tuple[float, float]], low: float, best: Best) -> bool:
+        if not best.scores:  # of an earlier release
+            return low >= best.low
+        both = sorted(found.keys() & best.scores.keys())
+        own, its = ([scores[name] for name in both] for scores in (found, best.scores))
+        return not both or mean_low(own) >= mean_low(its)
 
     def _taken(self) -> dict[str, float]:
         """Return the metrics of the games since the last call, as far as rules may inspect them."""

@@ -327,8 +327,8 @@ async def retire_unused(context: Context) -> None:
     """Delete checkpoints that nothing needs, and retire versions on actors that no game names.
 
     Versions of unfinished games stay, since a restarted actor or a resumed run may play these games
-    again. The past opponents of each kept checkpoint stay for a resume from it; the start, the best
-    version and each `tracking.keep_every`-th version for comparison.
+    again. The newest past opponents of each kept checkpoint stay for a resume from it; the start,
+    the best version and each `tracking.keep_every`-th version for comparison.
     """
     bests = [v for v in (context.guard.best, context.best_held_out) if v is not None]
     openers = map(context.player, context.config.openings.versions)
@@ -340,6 +340,7 @@ async def retire_unused(context: Context) -> None:
     kept = context.versions.judging | context.versions.kept | named
     playing |= kept & context.versions.published
     checkpoints = context.config.tracking.keep_checkpoints
+    # The oldest kept checkpoint was saved before the pool of the version before it was retired.
     oldest = context.version - checkpoints - context.config.opponents.pool_size
     compared = set(map(context.player, (0, *bests, *range(max(0, oldest), context.version))))
     if every := context.config.tracking.keep_every:

@@ -89,7 +89,8 @@ class PromptBuilder:
         if observation.brief:  # the compact style
             rules = f"{observation.brief}\n"  # one token in a vocabulary of whole texts
         keep = self._thoughts.keep if keep is None else keep
-        thoughts, lost = self._earlier(observation, keep) if self._thoughts.keep else ("", 0)
+        none = ("", 0, 0)
+        thoughts, size, lost = self._earlier(observation, keep) if self._thoughts.keep else none
         whole = self.style.render(observation, thoughts) if thoughts else text
         if (kept_ids := self._kept.get(whole)) is not None:
             return Prompt(kept_ids, text, lost)
@@ -114,8 +115,7 @@ class PromptBuilder:
         kept = ids_without(count)
         if len(kept) > self._max_prompt_tokens:
             if thoughts:
-                over = len(kept) - self._max_prompt_tokens
-                return self.build(observation, max(0, min(keep, self._size(thoughts)) - over))
+                return self.build(observation, max(0, size - len(kept) + self._max_prompt_tokens))
             raise ValueError(
                 f"sampling.max_prompt_tokens = {self._max_prompt_tokens}: the prompt has "
                 f"{len(kept)} tokens without any events; raise it"
@@ -123,14 +123,14 @@ class PromptBuilder:
         text = self.style.render(structs.replace(observation, events=observation.events[count:]))
         return Prompt(kept, text, lost + len(ids) - len(kept))
 
-    def _earlier(self, observation: Observation, keep: int) -> tuple[str, int]:
-        """Return the seat's newest thoughts for the user text, and the number of omitted tokens."""
+    def _earlier(self, observation: Observation, keep: int) -> tuple[str, int, int]:
+        """Return the seat's newest thoughts for the user text, their tokens and those omitted."""
         split = (self.style.split(answer)[0].strip() for answer in observation.answers)
         thoughts = [thought for thought in split if thought]
         sizes = [self._size(thought) for thought in thoughts]
         lost = left_out(sizes, keep, lambda count: sum(sizes[count:]) <= keep)
         shown = [_EARLIER, *thoughts[lost:]] if thoughts[lost:] else []
-        return "\n\n".join(shown), sum(sizes[:lost])
+        return "\n\n".join(shown), sum(sizes[lost:]), sum(sizes[:lost])
 
     def _count(self, text: str) -> int:
         """Count the tokens of a text, and one for the separator after it."""

@@ -59,8 +59,8 @@ class ActorProcess:
         return own
 
     def _blocked(self, env: str) -> None:
-        self._actor.collector.play_isolated(env)
-        self._folder.add_blocking_game(env)
+        if self._actor.collector.play_isolated(env):
+            self._folder.add_blocking_game(env)
 
     async def begin(self, asked: bytes) -> None:
         """Play the pickled calls and dealt games of a `Stream`; `ended` yields their results."""

@@ -39,7 +39,8 @@ class VRPO(Surrogate):
         would stop at a policy against which a best response still gains.
         """
         log_likely_N = sequence_sums(tokens.old_logprobs_N, tokens.turns_N)
-        logs_N = (math.log(_LEAST_PROBABILITY) - log_likely_N).clamp(0, -math.log(RAREST))
+        log_likely_N = log_likely_N.clamp(min=math.log(RAREST))
+        logs_N = (math.log(_LEAST_PROBABILITY) - log_likely_N).clamp(min=0)
         logs_N = torch.where(tokens.enumerated_N & (tokens.advantages_N > 0), logs_N, 0.0)
         raised_N = logs_N.exp()
         plain = super().loss(replace(tokens, advantages_N=raised_N * tokens.advantages_N))

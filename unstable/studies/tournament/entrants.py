@@ -113,7 +113,7 @@ def _entrant(
     opponent: FixedOpponent | None
     if _is_adapter(config, word):
         label = labels.get(Path(word).expanduser().resolve())
-        own = None if label is None else f"checkpoint:{label}".replace("@", "_")
+        own = None if label is None else f"checkpoint:{label}"
         opponent = CheckpointOpponent(path=word, name=own)
     elif not is_known and _is_bot(word):
         opponent = PythonOpponent(target=word, name=name)
