@@ -33,7 +33,7 @@ from unstable.tracking.tracker import Tracker
 
 Loop = Callable[[Context], Awaitable[str]]
 """A training loop: it makes the updates of a run and returns a line that says why it ended."""
-MEASURED_S = dict(first_run=50, smollm2=46, tiny=3, tiny_kuhn=1.6, tiny_leduc=2.7, tiny_nim=2)
+MEASURED_S = dict(first_run=50, smollm2=46, tiny=3, tiny_kuhn=1.6, tiny_leduc=1.5, tiny_nim=2)
 """Seconds per update on two CPU cores (docs/results.md, docs/small_worlds.md), start included."""
 
 
