@@ -343,9 +343,9 @@ async def test_version_0_opens_games_throughout_the_run(begin: Begin, mode: str)
         learner={"algorithm": {"name": "grpo"}, "batch_size": 16, "micro_batch_size": 8},
         groups={"size": 2},
         openings={"share": 0.6, "moves": [1, 3]},
-        loop={"mode": mode, "steps": 4},
+        loop={"mode": mode, "steps": 5},
         actors={"games_in_flight": 4},
-        eval={"every": 4, "games": 2, "opponents": ["base"]},
+        eval={"every": 5, "games": 2, "opponents": ["base"]},
     )
     assert await train(context) == "all updates made"
     assert 0 in context.folder.versions()
@@ -363,7 +363,7 @@ async def test_version_0_opens_games_throughout_the_run(begin: Begin, mode: str)
         if record["member"] == 0 and mate is not None:
             turns = zip(record["turns"][: record["opening"]], mate["turns"], strict=False)
             assert all(one["text"] == other["text"] for one, other in turns)
-    samples = [s for update in range(1, 5) for s in lines(context.folder.samples(update))]
+    samples = [s for update in range(1, 6) for s in lines(context.folder.samples(update))]
     assert samples
     assert all(s["turn"] >= games[s["game"]]["opening"] for s in samples)
     assert all(record["opening"] == 0 for record in played(context.folder, "eval"))
