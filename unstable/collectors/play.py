@@ -245,11 +245,11 @@ async def play_game(
     began, modelling = perf_counter(), 0.0
     game = Game(config, spec.seed, trusted=trusted)
     stakes, turns = game.stakes, list[Turn]()
-    forked = replace(spec, game_id=spec.game_id - spec.member)
     for turn in shared:
         observation, player = game.observe(), players[turn.seat]
         if getattr(player, "per_game", False):
-            await player.act(observation, game, turn_seed(run_seed, forked, turn.seat, len(turns)))
+            forked = replace(spec, game_id=spec.game_id - spec.member)
+            await player.act(observation, game, turn_seed(run_seed, forked, turn.seat, turn.index))
         game.step(turn.answer.action)
         turns.append(turn)
     while not game.done:
